@@ -1,0 +1,61 @@
+# Everything a person runs. The first target called sets up .venv and builds the package into it.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := pyproject.toml CMakeLists.txt README.md LICENSE \
+           $(shell find cpp src -name '*.cpp' -o -name '*.h' -o -name '*.py' -o -name '*.pyi')
+CXX_SOURCES := $(wildcard cpp/*.cpp cpp/*.h)
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+
+.PHONY: help install demo test lint format sanitize bench clean
+
+help:
+	@echo "make demo      build, then show what the quantizers do to scores"
+	@echo "make test      build, then run the tests"
+	@echo "make lint      ruff, mypy --strict, clang-format"
+	@echo "make format    rewrite the sources in the house style"
+	@echo "make sanitize  the kernel tests under the address and undefined-behaviour sanitizers"
+	@echo "make bench     the tables of benchmarks/README.md (needs the data sets)"
+
+# The package is built without isolation so that a second build compiles only what changed.
+.venv/tools:
+	$(PYTHON) -m venv .venv
+	$(PIP) --upgrade pip
+	$(PIP) "scikit-build-core>=0.10" "nanobind>=2.4" "cmake>=3.24" ninja
+	touch $@
+
+.venv/installed: .venv/tools $(SOURCES)
+	$(PIP) --no-build-isolation ".[test,lint]"
+	touch $@
+
+install: .venv/installed
+
+demo: install
+	$(BIN)/python examples/quantize.py
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CXX_SOURCES)
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CXX_SOURCES)
+
+
+sanitize: install
+	$(PIP) --no-build-isolation --no-deps --upgrade --target build/sanitized/site \
+	  -C build-dir=build/sanitized/cmake -C cmake.define.ANISO_SANITIZE=ON -C install.strip=false .
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitized/site \
+	  $(BIN)/python -m pytest -p no:cacheprovider tests/test_kernels.py
+
+bench: install
+	$(BIN)/python benchmarks/quantizers.py
+
+clean:
+	rm -rf .venv build dist

@@ -1,0 +1,84 @@
+"""What a user can get wrong about arrays and numbers, checked once, with a message that says what to do.
+
+Every check returns the value in the form the library works with, so that a caller writes
+``points = check_vectors(points, "points")`` and goes on.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["NotFittedError", "check_count", "check_seed", "check_threads", "check_vectors"]
+
+_CHECK_ROWS = 65536  # rows looked at together, so that the check itself needs little memory
+
+
+class NotFittedError(RuntimeError):
+    """A quantizer was used before its ``fit``."""
+
+
+def check_vectors(vectors: Any, name: str, *, d: int | None = None, rows: int = 0) -> NDArray[np.float32]:
+    """The vectors as a C-contiguous float32 matrix of finite values; no copy where they are one already.
+
+    float16, float64 and integers are converted; a value that float32 cannot hold is an error, not an infinity.
+    """
+    try:
+        array = np.asarray(vectors)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a matrix of numbers, one row per vector: {error}") from None
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
+        raise TypeError(f"{name} have dtype {array.dtype}; needed: float16, float32, float64 or integers")
+    if array.ndim != 2:
+        hint = f" (one vector alone: {name}[None, :])" if array.ndim == 1 else ""
+        raise ValueError(f"{name} have shape {array.shape}; needed: (rows, dimensions){hint}")
+    if array.shape[1] == 0:
+        raise ValueError(f"{name} have 0 dimensions; needed: at least 1")
+    if d is not None and array.shape[1] != d:
+        raise ValueError(f"{name} have {array.shape[1]} dimensions, needed: {d} (was one of them truncated?)")
+    if array.shape[0] < rows:
+        raise ValueError(f"{name} have {array.shape[0]} rows; needed: at least {rows}")
+    with np.errstate(over="ignore"):  # what overflows is found and named below
+        matrix = np.ascontiguousarray(array, dtype=np.float32)
+    for first in range(0, len(matrix), _CHECK_ROWS):
+        block = matrix[first : first + _CHECK_ROWS]
+        # A dot product is finite only if every value is; the slow look happens only when it is not.
+        if np.isfinite(np.dot(block.ravel(), block.ravel())):
+            continue
+        bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+        if len(bad):
+            row = first + int(bad[0])
+            column = int(np.flatnonzero(~np.isfinite(matrix[row]))[0])
+            value = array[row, column]
+            why = "is not finite" if not np.isfinite(value) else "is too large for float32"
+            raise ValueError(f"{name} row {row}, dimension {column} {why}: {value} (drop or mend that row)")
+    return matrix
+
+
+def check_count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
+    """The value as an int within [least, most]."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
+    if number < least or (most is not None and number > most):
+        limits = f"at least {least}" if most is None else f"{least} to {most}"
+        raise ValueError(f"{name} is {number}; needed: {limits}")
+    return number
+
+
+def check_seed(seed: Any) -> int:
+    """The seed as a non-negative int."""
+    return check_count(seed, "seed", least=0)
+
+
+def check_threads(threads: Any) -> int:
+    """The number of threads: as given, or every core this process may use for None."""
+    if threads is None:
+        affinity = getattr(os, "sched_getaffinity", None)
+        return len(affinity(0)) if affinity else (os.cpu_count() or 1)
+    return check_count(threads, "threads", most=1024)

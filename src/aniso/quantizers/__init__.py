@@ -1,0 +1,7 @@
+"""Quantizers: one file per family, one protocol, each trained with the plain or the score-aware loss."""
+
+from aniso.quantizers.product import ProductQuantizer
+from aniso.quantizers.protocol import Quantizer
+from aniso.quantizers.vector import VectorQuantizer
+
+__all__ = ["ProductQuantizer", "Quantizer", "VectorQuantizer"]
