@@ -5,8 +5,8 @@
     python benchmarks/quantizers.py --seeds 3       mean and spread over seeds
     python benchmarks/quantizers.py --queries 2000  quicker, with noise of about 0.01
 
-1@N is the share of queries whose true best point is among the N best by decoded score; the relative error is that of the
-true best point's score. Points and queries of glove-100-angular are divided by their norms.
+1@N is the share of queries whose true best point is among the N best by decoded score; the relative error is that of
+the true best point's score. Points and queries are divided by their norms.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "arrays.h"
 #include "kernels.h"
 #include "threads.h"
 
@@ -19,30 +21,7 @@ using namespace nb::literals;
 namespace aniso {
 namespace {
 
-template <class T, int Dimensions>
-using Array = nb::ndarray<T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
-
 constexpr std::size_t chunk_rows = 1024;  // rows a thread takes at a time
-
-void need(bool holds, const char* what) {
-  if (!holds) throw std::invalid_argument(what);
-}
-
-const Kernels& kernels_named(const std::string& isa) {
-  if (const Kernels* found = find_kernels(isa.c_str())) return *found;
-  const char* variable = std::getenv("ANISO_ISA");
-  const std::string wanted = !isa.empty() ? isa : variable ? variable : "";
-  std::string message = (isa.empty() ? "ANISO_ISA=" : "isa=") + wanted + " cannot run on this machine; usable:";
-  std::size_t count;
-  const Kernels* const* list = usable_kernels(&count);
-  for (std::size_t i = 0; i < count; ++i) message += std::string(" ") + list[i]->name;
-  throw std::invalid_argument(message);
-}
-
-std::size_t thread_count(int threads) {
-  need(threads >= 1, "threads must be at least 1");
-  return std::min(static_cast<std::size_t>(threads), std::size_t{1024});
-}
 
 std::vector<std::string> isas() {
   std::size_t count;
@@ -63,26 +42,86 @@ std::vector<float> pack_codewords(const Array<const float, 2>& codewords, std::s
   return packed;
 }
 
+void check_assign(const Array<const float, 2>& points, const Array<const float, 2>& codewords,
+                  const Array<std::int32_t, 1>& codes, const Array<float, 1>& costs) {
+  const std::size_t n = points.shape(0), k = codewords.shape(0);
+  need(codewords.shape(1) == points.shape(1), "codewords and points differ in dimensions");
+  need(k >= 1 && k < std::size_t{1} << 30, "codewords: 1 to 2^30");
+  need(codes.shape(0) == n && costs.shape(0) == n, "codes and costs: one per point");
+}
+
+// Fills what both kinds of assignment share, and runs it.
+void run_assign(const Kernels& kernels, const Array<const float, 2>& points, const Array<const float, 2>& codewords,
+                const float* squared_norms, Assign a, std::size_t workers) {
+  const std::size_t k = codewords.shape(0);
+  a.points = points.data();
+  a.d = points.shape(1);
+  const std::vector<float> panels = pack_codewords(codewords, kernels.panel);
+  a.panels = panels.data();
+  a.panel_count = (k + kernels.panel - 1) / kernels.panel;
+  std::vector<float> norms(a.panel_count * kernels.panel, std::numeric_limits<float>::infinity());
+  std::copy_n(squared_norms, k, norms.begin());
+  a.squared_norms = norms.data();
+  spread(points.shape(0), chunk_rows, workers, kernels.assign_scratch(),
+         [&](std::size_t begin, std::size_t end, void* scratch) { kernels.assign(a, begin, end, scratch); });
+}
+
 void assign(Array<const float, 2> points, Array<const float, 2> codewords, Array<const float, 1> squared_norms,
             Array<const float, 1> linear, Array<const float, 1> quadratic, Array<std::int32_t, 1> codes,
             Array<float, 1> costs, int threads, const std::string& isa) {
   const Kernels& kernels = kernels_named(isa);
-  const std::size_t n = points.shape(0), d = points.shape(1), k = codewords.shape(0);
-  need(codewords.shape(1) == d, "codewords and points differ in dimensions");
-  need(k >= 1 && k <= std::size_t{std::numeric_limits<std::int32_t>::max()} - kernels.panel, "codewords: 1 to 2^31");
-  need(squared_norms.shape(0) == k, "squared_norms: one per codeword");
+  const std::size_t n = points.shape(0);
+  check_assign(points, codewords, codes, costs);
+  need(squared_norms.shape(0) == codewords.shape(0), "squared_norms: one per codeword");
   need(linear.shape(0) == n && quadratic.shape(0) == n, "linear and quadratic: one per point");
-  need(codes.shape(0) == n && costs.shape(0) == n, "codes and costs: one per point");
   const std::size_t workers = thread_count(threads);
   nb::gil_scoped_release release;
-  const std::vector<float> panels = pack_codewords(codewords, kernels.panel);
-  const std::size_t panel_count = panels.size() / (std::max<std::size_t>(d, 1) * kernels.panel);
-  std::vector<float> norms(panel_count * kernels.panel, std::numeric_limits<float>::infinity());
-  std::copy_n(squared_norms.data(), k, norms.begin());
-  const Assign a{points.data(), panels.data(), norms.data(), linear.data(), quadratic.data(), d,
-                 panel_count,   codes.data(),  costs.data()};
-  spread(n, chunk_rows, workers, kernels.assign_scratch(),
-         [&](std::size_t begin, std::size_t end, void* scratch) { kernels.assign(a, begin, end, scratch); });
+  Assign a{};
+  a.linear = linear.data();
+  a.quadratic = quadratic.data();
+  a.codes = codes.data();
+  a.costs = costs.data();
+  run_assign(kernels, points, codewords, squared_norms.data(), a, workers);
+}
+
+void gram(Array<const float, 2> codewords, Array<float, 2> out, int threads, const std::string& isa) {
+  const Kernels& kernels = kernels_named(isa);
+  const std::size_t k = codewords.shape(0), d = codewords.shape(1), columns = out.shape(1);
+  need(out.shape(0) == k && columns >= k && columns % 32 == 0, "out: (k, a multiple of 32 of at least k)");
+  const std::size_t workers = thread_count(threads);
+  nb::gil_scoped_release release;
+  spread(k, 16, workers, 0, [&](std::size_t begin, std::size_t end, void*) {
+    for (std::size_t i = begin; i < end; ++i)
+      for (std::size_t j = 0; j < columns; ++j)
+        out.data()[i * columns + j] =
+            j < k ? kernels.dot_f32(codewords.data() + i * d, codewords.data() + j * d, d) : 0.0f;
+  });
+}
+
+void assign_spill(Array<const float, 2> points, Array<const float, 2> codewords, Array<const float, 2> gram,
+                  Array<const std::int32_t, 1> firsts, Array<const float, 1> along, Array<const float, 1> inverse,
+                  float strength, Array<std::int32_t, 1> codes, Array<float, 1> costs, int threads,
+                  const std::string& isa) {
+  const Kernels& kernels = kernels_named(isa);
+  const std::size_t n = points.shape(0), k = codewords.shape(0);
+  check_assign(points, codewords, codes, costs);
+  need(k >= 2, "a second choice needs two codewords");
+  need(gram.shape(0) == k && gram.shape(1) >= k && gram.shape(1) % 32 == 0, "gram: as made by gram()");
+  need(firsts.shape(0) == n && along.shape(0) == n && inverse.shape(0) == n, "firsts, along, inverse: one per point");
+  for (std::size_t i = 0; i < n; ++i)
+    need(firsts.data()[i] >= 0 && static_cast<std::size_t>(firsts.data()[i]) < k, "firsts must lie in 0 .. k - 1");
+  const std::size_t workers = thread_count(threads);
+  nb::gil_scoped_release release;
+  const Spill spill{gram.data(), gram.shape(1), firsts.data(), along.data(), inverse.data(), strength};
+  std::vector<float> linear(n, -2.0f), quadratic(n, 0.0f), squared_norms(k);
+  for (std::size_t c = 0; c < k; ++c) squared_norms[c] = gram.data()[c * gram.shape(1) + c];
+  Assign a{};
+  a.linear = linear.data();
+  a.quadratic = quadratic.data();
+  a.codes = codes.data();
+  a.costs = costs.data();
+  a.spill = &spill;
+  run_assign(kernels, points, codewords, squared_norms.data(), a, workers);
 }
 
 struct CheckedBooks {
@@ -100,12 +139,19 @@ CheckedBooks check_books(const Array<const float, 3>& codewords, const Array<con
     const std::int64_t size = std::int64_t{starts.data()[i + 1]} - starts.data()[i];
     need(size >= 1 && size <= static_cast<std::int64_t>(width), "starts must rise by 1 to width");
   }
-  CheckedBooks checked;
-  checked.squared_norms.resize(m * k);
+  std::vector<double> squares(m * k, 0.0);
   for (std::size_t i = 0; i < m * k; ++i)
-    for (std::size_t j = 0; j < width; ++j)
-      checked.squared_norms[i] += codewords.data()[i * width + j] * codewords.data()[i * width + j];
-  checked.books = {codewords.data(), checked.squared_norms.data(), starts.data(), m, k, width, d};
+    for (std::size_t j = 0; j < width; ++j) {
+      const double value = codewords.data()[i * width + j];
+      squares[i] += value * value;
+    }
+  // A power of two, so that multiplying by it rounds nothing.
+  const double largest = *std::max_element(squares.begin(), squares.end());
+  const double unit = largest > 0 && std::isfinite(largest) ? std::ldexp(1.0, -std::ilogb(std::sqrt(largest))) : 1.0;
+  CheckedBooks checked;
+  for (const double square : squares) checked.squared_norms.push_back(static_cast<float>(square * unit * unit));
+  checked.books = {codewords.data(),        checked.squared_norms.data(), starts.data(), m, k, width, d,
+                   static_cast<float>(unit)};
   return checked;
 }
 
@@ -133,6 +179,30 @@ void encode(Array<const float, 2> residuals, Array<const float, 2> points, Array
   const Encode e{residuals.data(), points.data(), penalty.data(), checked.books, scaled, warm, sweeps, codes.data()};
   spread(n, chunk_rows, workers, kernels.encode_scratch(checked.books),
          [&](std::size_t begin, std::size_t end, void* scratch) { kernels.encode(e, begin, end, scratch); });
+}
+
+void encode_additive(Array<const float, 2> points, Array<const float, 1> penalty, Array<const float, 3> codewords,
+                     Array<const float, 2> gram, Array<std::uint8_t, 2> codes, bool scaled, bool warm, int sweeps,
+                     int restarts, int kicks, std::uint64_t seed, int threads, const std::string& isa) {
+  const Kernels& kernels = kernels_named(isa);
+  const std::size_t n = points.shape(0), d = points.shape(1), m = codewords.shape(0), k = codewords.shape(1);
+  const std::size_t words = m * k;
+  need(m >= 1 && k >= 16 && k <= 256 && k % 16 == 0, "codewords: (codebooks, 16 to 256 by 16, dimensions)");
+  need(codewords.shape(2) == d, "codewords and points differ in dimensions");
+  need(gram.shape(0) == words && gram.shape(1) == words, "gram: (codewords, codewords)");
+  need(penalty.shape(0) == n, "penalty: one per point");
+  need(codes.shape(0) == n && codes.shape(1) == m, "codes: (points, codebooks)");
+  const std::size_t workers = thread_count(threads);
+  nb::gil_scoped_release release;
+  if (warm && k < 256)
+    for (std::size_t i = 0; i < n * m; ++i) need(codes.data()[i] < k, "codes name a codeword that does not exist");
+  std::vector<float> columns(d * words);
+  for (std::size_t c = 0; c < words; ++c)
+    for (std::size_t j = 0; j < d; ++j) columns[j * words + c] = codewords.data()[c * d + j];
+  const EncodeAdditive e{points.data(), penalty.data(), columns.data(), gram.data(), m,     k,    d,
+                         scaled,        warm,           sweeps,         restarts,    kicks, seed, codes.data()};
+  spread(n, 64, workers, kernels.encode_additive_scratch(e),
+         [&](std::size_t begin, std::size_t end, void* scratch) { kernels.encode_additive(e, begin, end, scratch); });
 }
 
 void dot_decoded(Array<const float, 2> values, Array<const std::uint8_t, 2> codes, Array<const float, 3> codewords,
@@ -194,17 +264,32 @@ NB_MODULE(_core, module) {
   module.doc() = "The kernels: arithmetic on arrays that NumPy owns. Outputs are arrays the caller allocated.";
   module.def("isas", &isas, "The instruction sets this machine can run, best first.");
   module.def("isa", &isa, "The instruction set in use: the best, or the one ANISO_ISA names.");
-  module.def("assign", &assign, "points"_a, "codewords"_a, "squared_norms"_a, "linear"_a, "quadratic"_a, "codes"_a,
-             "costs"_a, nb::kw_only(), "threads"_a = 1, "isa"_a = "",
-             "The cheapest codeword of each point; cost = |c|^2 + g (linear + quadratic g), g = <point, c>.");
-  module.def("encode", &encode, "residuals"_a, "points"_a, "penalty"_a, "codewords"_a, "starts"_a, "codes"_a,
-             nb::kw_only(), "scaled"_a, "warm"_a, "sweeps"_a, "threads"_a = 1, "isa"_a = "",
-             "Product codes by coordinate descent on the score-aware loss, or on that loss under the best scale.");
-  module.def("dot_decoded", &dot_decoded, "values"_a, "codes"_a, "codewords"_a, "starts"_a, "out"_a, nb::kw_only(),
-             "threads"_a = 1, "isa"_a = "", "out[i] = <values[i], decode(codes)[i]>.");
-  module.def("sum_by_code", &sum_by_code, "values"_a, "weights"_a, "codes"_a, "codewords"_a, "starts"_a, "out"_a,
+  module.def("assign", &assign, "points"_a.noconvert(), "codewords"_a.noconvert(), "squared_norms"_a.noconvert(),
+             "linear"_a.noconvert(), "quadratic"_a.noconvert(), "codes"_a.noconvert(), "costs"_a.noconvert(),
              nb::kw_only(), "threads"_a = 1, "isa"_a = "",
-             "Weighted sums of each subspace's values over the points that chose each codeword.");
-  module.def("sum_by_group", &sum_by_group, "values"_a, "weights"_a, "groups"_a, "sums"_a, "totals"_a, nb::kw_only(),
-             "threads"_a = 1, "isa"_a = "", "Weighted sums of rows by group, and the sum of weights of each group.");
+             "The cheapest codeword of each point; cost = |c|^2 + g (linear + quadratic g), g = <point, c>.");
+  module.def("gram", &gram, "codewords"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "threads"_a = 1,
+             "isa"_a = "", "out[:, :k] = codewords @ codewords.T, the other columns 0.");
+  module.def("assign_spill", &assign_spill, "points"_a.noconvert(), "codewords"_a.noconvert(), "gram"_a.noconvert(),
+             "firsts"_a.noconvert(), "along"_a.noconvert(), "inverse"_a.noconvert(), "strength"_a,
+             "codes"_a.noconvert(), "costs"_a.noconvert(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
+             "The second codeword of each point (SOAR), which differs from its first.");
+  module.def("encode", &encode, "residuals"_a.noconvert(), "points"_a.noconvert(), "penalty"_a.noconvert(),
+             "codewords"_a.noconvert(), "starts"_a.noconvert(), "codes"_a.noconvert(), nb::kw_only(), "scaled"_a,
+             "warm"_a, "sweeps"_a, "threads"_a = 1, "isa"_a = "",
+             "Product codes by coordinate descent on the score-aware loss, or on that loss under the best scale.");
+  module.def("encode_additive", &encode_additive, "points"_a.noconvert(), "penalty"_a.noconvert(),
+             "codewords"_a.noconvert(), "gram"_a.noconvert(), "codes"_a.noconvert(), nb::kw_only(), "scaled"_a,
+             "warm"_a, "sweeps"_a, "restarts"_a, "kicks"_a, "seed"_a, "threads"_a = 1, "isa"_a = "",
+             "Additive codes by iterated local search.");
+  module.def("dot_decoded", &dot_decoded, "values"_a.noconvert(), "codes"_a.noconvert(), "codewords"_a.noconvert(),
+             "starts"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
+             "out[i] = <values[i], decode(codes)[i]>.");
+  module.def("sum_by_code", &sum_by_code, "values"_a.noconvert(), "weights"_a.noconvert(), "codes"_a.noconvert(),
+             "codewords"_a.noconvert(), "starts"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "threads"_a = 1,
+             "isa"_a = "", "Weighted sums of each subspace's values over the points that chose each codeword.");
+  module.def("sum_by_group", &sum_by_group, "values"_a.noconvert(), "weights"_a.noconvert(), "groups"_a.noconvert(),
+             "sums"_a.noconvert(), "totals"_a.noconvert(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
+             "Weighted sums of rows by group, and the sum of weights of each group.");
+  bind_search(module);
 }

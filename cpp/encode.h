@@ -17,11 +17,12 @@ struct Part {
 
 // The state of `lanes` points on their way down.
 struct Descent {
-  F32* v;       // (d)
-  F32* u;       // (d)
+  F32* v;       // (d) times unit^2, or of about length unit under the best scale
+  F32* u;       // (d) times unit
   Part* parts;  // (m) the codewords chosen
   F32 penalty;
-  F32 pull;     // penalty <r, u>, so that v = r + pull u
+  F32 pull;     // v - pull u is what is coded, in units of v
+  F32 lift;     // from units of v to unit^2
   F32 n, x, b;  // sums of the parts
 };
 
@@ -41,13 +42,24 @@ void load_points(const Encode& e, std::size_t row, std::size_t count, Descent& a
       along += static_cast<double>(point[j]) * residual[j];
     }
     const double inverse = squared > 0 ? 1 / __builtin_sqrt(squared) : 0;  // a zero point has no direction
-    const float pull = static_cast<float>(e.penalty[i] * along * inverse);
-    at.penalty[l] = e.penalty[i];
-    at.pull[l] = pull;
+    const double pull = e.penalty[i] * along * inverse;
+    double length = 0;
     for (std::size_t j = 0; j < d; ++j) {
-      const float direction = static_cast<float>(point[j] * inverse);
-      u[j * lanes + l] = direction;
-      v[j * lanes + l] = residual[j] + pull * direction;
+      const double value = residual[j] + pull * (point[j] * inverse);
+      length += value * value;
+    }
+    // Lengths in units of the codewords; under the best scale that of v does not matter. Powers of two round nothing.
+    const double unit = e.books.unit;
+    int exponent = 0;
+    if (e.scaled) (void)__builtin_frexp(__builtin_sqrt(length), &exponent);
+    const double v_unit = e.scaled ? __builtin_ldexp(unit, -exponent) : unit * unit;
+    at.penalty[l] = e.penalty[i];
+    at.pull[l] = static_cast<float>(pull * v_unit / unit);
+    at.lift[l] = static_cast<float>(unit * unit / v_unit);
+    for (std::size_t j = 0; j < d; ++j) {
+      const double direction = point[j] * inverse;
+      u[j * lanes + l] = static_cast<float>(direction * unit);
+      v[j * lanes + l] = static_cast<float>((residual[j] + pull * direction) * v_unit);
     }
   }
 }
@@ -84,13 +96,13 @@ inline void keep(Part& best, const Part& part, I32 better) {
   best.code = better ? part.code : best.code;
 }
 
-// The codeword nearest to the residual r itself: least |c|^2 - 2 <c, r>, r = v - pull u.
+// The codeword nearest to the residual r itself: least |c|^2 - 2 <c, r>.
 template <std::size_t Width>
 Part nearest(const Codebooks& books, std::size_t m, const Descent& at) {
   Part best{};
   F32 best_cost = broadcast(__builtin_inff());
   each_codeword<Width>(books, m, at, [&](const Part& part) {
-    const F32 cost = part.b - 2 * (part.n - at.pull * part.x);
+    const F32 cost = part.b - 2 * at.lift * (part.n - at.pull * part.x);
     const I32 better = cost < best_cost;
     best_cost = better ? cost : best_cost;
     keep(best, part, better);
@@ -107,7 +119,8 @@ I32 improve(const Codebooks& books, std::size_t m, Descent& at) {
   const F32 penalty = at.penalty;
   if constexpr (Scaled) {
     const F32 n_now = at.n > F32{} ? at.n : F32{};
-    F32 best_square = n_now * n_now, best_d = at.b + penalty * at.x * at.x;
+    F32 best_square = n_now * n_now;
+    F32 best_d = best_square > F32{} ? at.b + penalty * at.x * at.x : broadcast(1.0f);  // anything beats nothing
     each_codeword<Width>(books, m, at, [&](const Part& part) {
       const F32 n = n_rest + part.n, x = x_rest + part.x;
       const F32 d = b_rest + part.b + penalty * x * x;

@@ -2,8 +2,11 @@
 // everything but the table itself is local to the object.
 #include "kernels.h"
 
+#include "additive.h"
 #include "assign.h"
+#include "dot.h"
 #include "encode.h"
+#include "scan.h"
 #include "sums.h"
 
 #define ANISO_TEXT_OF(x) #x
@@ -13,8 +16,27 @@ namespace aniso::ANISO_ISA {
 
 extern const Kernels kernels;
 const Kernels kernels = {
-    ANISO_TEXT(ANISO_ISA), panel,       assign_scratch, assign, encode_scratch, encode,
-    dot_decoded,           sum_by_code, sum_by_group,
+    ANISO_TEXT(ANISO_ISA),
+    panel,
+    assign_scratch,
+    assign,
+    encode_scratch,
+    encode,
+    encode_additive_scratch,
+    encode_additive,
+    dot_decoded,
+    sum_by_code,
+    sum_by_group,
+    make_tables,
+    score_centroids,
+    scan,
+    dot_f32,
+    dot_f16,
+    distance_f32,
+    distance_f16,
+    dot_i8,
+    scale_scores,
+    select_at_least,
 };
 
 }  // namespace aniso::ANISO_ISA

@@ -8,6 +8,19 @@
 
 namespace aniso {
 
+// The second choice of a point (SOAR): its first codeword is excluded, and cost gets
+//   + strength[i] * (along[i] - (g - gram[firsts[i]]) * inverse[i]) ** 2
+// which is lambda <x - c', r / |r|>^2 for the residual r = x - c of the first choice c, with along = <x, r> / |r|,
+// inverse = 1 / |r| and gram = codewords @ codewords.T.
+struct Spill {
+  const float* gram;  // (k, gram_columns), gram_columns >= k and a multiple of 32
+  std::size_t gram_columns;
+  const std::int32_t* firsts;  // (n)
+  const float* along;          // (n)
+  const float* inverse;        // (n)
+  float strength;
+};
+
 // codes[i] = argmin_k cost[i, k],  costs[i] = min_k cost[i, k],  the lowest k among equals, where
 //   g = points @ codewords.T
 //   cost = squared_norms[None, :] + g * (linear[:, None] + quadratic[:, None] * g)
@@ -22,14 +35,16 @@ struct Assign {
   std::size_t d, panel_count;
   std::int32_t* codes;  // (n) out
   float* costs;         // (n) out
+  const Spill* spill;   // null, or what a second choice costs beyond the above
 };
 
 // A set of codebooks: codebook m holds k codewords over dimensions starts[m] .. starts[m + 1] - 1.
 struct Codebooks {
   const float* codewords;      // (m, k, width), zeros past starts[m + 1] - starts[m]
-  const float* squared_norms;  // (m, k)
+  const float* squared_norms;  // (m, k) times unit^2
   const std::int32_t* starts;  // (m + 1)
   std::size_t m, k, width, d;
+  float unit;  // a power of two near 1 / the largest norm of a codeword: products of lengths stay in range
 };
 
 // Coordinate descent over the codes of each point: sweep the subspaces, give each the codeword that is best
@@ -45,6 +60,25 @@ struct Encode {
   Codebooks books;
   bool scaled, warm;
   int sweeps;
+  std::uint8_t* codes;  // (n, m) in and out
+};
+
+// Additive codes: y = sum_m codewords[m, codes[m]], every codeword as long as a point. Iterated local search:
+// coordinate descent as above, then `restarts` times: `kicks` random codes are replaced, the descent runs again, and
+// the outcome stays where it is better. With T = <y, x> and B = |y|^2:
+//   scaled = false  minimises B + penalty (T / |x|)^2 - 2 (1 + penalty) T
+//   scaled = true   maximises T^2 / B, T > 0
+// The random numbers depend on the seed and the point's values alone. warm = false starts with the codewords in turn,
+// each the nearest to what those before it leave.
+struct EncodeAdditive {
+  const float* points;   // (n, d)
+  const float* penalty;  // (n) eta - 1
+  const float* columns;  // (d, m * k) the codewords, transposed; m * k a multiple of 16
+  const float* gram;     // (m * k, m * k) their inner products
+  std::size_t m, k, d;   // k a multiple of 16
+  bool scaled, warm;
+  int sweeps, restarts, kicks;
+  std::uint64_t seed;
   std::uint8_t* codes;  // (n, m) in and out
 };
 
@@ -76,6 +110,39 @@ struct SumByGroup {
   double* totals;  // (k)
 };
 
+// What a query costs to prepare for the scan. With q extended by a 1 (for a bias that codes can carry):
+//   T[m, c] = sum_j q[firsts[m] + j] * codewords[m, j, c];  low = T.min(axis=1)
+//   step = max over groups of sum_m(T.max(axis=1) - low) / (255 - group / 2);  tables = rint((T - low) / step)
+// so that the tables of a group (`group` subspaces in their order) add up to at most 255.
+// Returns sum(low) in *offset and step in *step; a step of 0 (all tables constant) is given as 1.
+struct Tables {
+  const float* codewords;      // (m, width, 16), zeros where padded
+  const std::int32_t* firsts;  // (m)
+  std::size_t m, width, group;
+};
+
+// scores[p] = <query, centroid p> as exact integers. Query bytes are 0 .. 127 (64 is zero), centroid bytes -63 .. 63:
+//   scores = centroids.astype(int32) @ (query.astype(int32) - 64)
+// Centroids lie in blocks of 8: (p / 8, j / 4, p % 8, j % 4), j < d4 = d padded to a multiple of 8.
+struct ScoreCentroids {
+  const std::int8_t* centroids;  // (ceil(p / 8), d4 / 4, 8, 4)
+  const std::int32_t* sums;      // (ceil(p / 8) * 8) 64 * centroids.sum(axis=1)
+  std::size_t blocks, d4;
+};
+
+// The scan of a run of blocks: sums[i] = tables[m, codes[i, m]].sum(over m), and every i < points with
+// sums[i] >= least, in order, as (slot, sum). Layout of blocks: src/aniso/layout.py.
+struct Scan {
+  const std::uint8_t* codes;   // (blocks, rows, 32)
+  const std::uint8_t* tables;  // (2 * rows, 16)
+  std::size_t rows, group_rows;
+};
+
+struct Hit {
+  std::uint32_t slot;
+  std::uint32_t sum;
+};
+
 struct Kernels {
   const char* name;
   std::size_t panel;  // codewords per panel of `assign`
@@ -83,9 +150,29 @@ struct Kernels {
   void (*assign)(const Assign&, std::size_t begin, std::size_t end, void* scratch);
   std::size_t (*encode_scratch)(const Codebooks&);
   void (*encode)(const Encode&, std::size_t begin, std::size_t end, void* scratch);
+  std::size_t (*encode_additive_scratch)(const EncodeAdditive&);
+  void (*encode_additive)(const EncodeAdditive&, std::size_t begin, std::size_t end, void* scratch);
   void (*dot_decoded)(const DotDecoded&, std::size_t begin, std::size_t end);
   void (*sum_by_code)(const SumByCode&, std::size_t begin, std::size_t end);
   void (*sum_by_group)(const SumByGroup&, std::size_t begin, std::size_t end);
+  // `floats` is scratch of 16 m floats; tables gets 16 m bytes.
+  void (*make_tables)(const Tables&, const float* query, float* floats, std::uint8_t* tables, float* offset,
+                      float* step);
+  void (*score_centroids)(const ScoreCentroids&, const std::uint8_t* query, std::int32_t* scores);
+  std::size_t (*scan)(const Scan&, std::size_t first_block, std::size_t points, std::uint32_t least, Hit* hits);
+  // <row, query>, and |row - query|^2, for a row stored as float32 or as the bits of float16; <row, query> for a row of
+  // int8 and a query of int16, which is an exact integer as long as it fits 32 bits.
+  float (*dot_f32)(const float* row, const float* query, std::size_t d);
+  float (*dot_f16)(const std::uint16_t* row, const float* query, std::size_t d);
+  float (*distance_f32)(const float* row, const float* query, std::size_t d);
+  float (*distance_f16)(const std::uint16_t* row, const float* query, std::size_t d);
+  std::int32_t (*dot_i8)(const std::int8_t* row, const std::int16_t* query, std::size_t d);
+  // out[i] = scores[i] * scales[i] * factor + biases[i]; returns the sum and the sum of squares of out
+  void (*scale_scores)(const std::int32_t* scores, const float* scales, const float* biases, float factor,
+                       std::size_t count, float* out, float* sum, float* squares);
+  // the numbers i < count with scores[i] >= least, in order, at most `room` of them; returns how many there are
+  std::size_t (*select_at_least)(const float* scores, std::size_t count, float least, std::uint32_t* out,
+                                 std::size_t room);
 };
 
 // The instruction sets this machine can run, best first; dispatch.cpp.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 import sysconfig
 import time
 import warnings
@@ -116,4 +115,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

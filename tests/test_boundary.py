@@ -20,11 +20,16 @@ def element_type(annotation: ast.expr) -> str:
 
 def signatures(source: str) -> dict[str, list[str]]:
     found = {}
-    for node in ast.parse(source).body:
+    nodes = [("", node) for node in ast.parse(source).body]
+    for prefix, node in nodes:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = []
+            nodes += [(f"{node.name}.", inner) for inner in node.body]
         if isinstance(node, ast.FunctionDef):
             arguments = node.args.args + node.args.kwonlyargs
-            found[node.name] = [f"{a.arg}: {element_type(a.annotation)}" for a in arguments if a.annotation]
-            found[node.name] += [ast.unparse(value) if value else "required" for value in node.args.kw_defaults]
+            name = prefix + node.name
+            found[name] = [f"{a.arg}: {element_type(a.annotation)}" for a in arguments if a.annotation]
+            found[name] += [ast.unparse(value) if value else "required" for value in node.args.kw_defaults]
     return found
 
 
@@ -33,4 +38,5 @@ def test_the_stub_is_the_compiled_core():
     generator.put(_core)
     compiled = signatures(generator.get())
     assert compiled == signatures(STUB.read_text())
-    assert compiled.keys() == {name for name in dir(_core) if not name.startswith("_")}
+    names = {name for name in compiled if "." not in name}
+    assert names == {name for name in dir(_core) if not name.startswith("_")}

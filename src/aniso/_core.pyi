@@ -27,6 +27,31 @@ def assign(
 ) -> None:
     """The cheapest codeword of each point; cost = |c|^2 + g (linear + quadratic g), g = <point, c>."""
 
+def gram(
+    codewords: NDArray[np.float32],  # (k, d)
+    out: NDArray[np.float32],  # (k, columns) out, columns >= k and a multiple of 32
+    *,
+    threads: int = 1,
+    isa: str = "",
+) -> None:
+    """out[:, :k] = codewords @ codewords.T, the other columns 0."""
+
+def assign_spill(
+    points: NDArray[np.float32],  # (n, d)
+    codewords: NDArray[np.float32],  # (k, d)
+    gram: NDArray[np.float32],  # (k, columns) as gram() makes it
+    firsts: NDArray[np.int32],  # (n,) the first codeword of each point
+    along: NDArray[np.float32],  # (n,) <x, r> / |r|, r the residual of the first
+    inverse: NDArray[np.float32],  # (n,) 1 / |r|
+    strength: float,  # lambda
+    codes: NDArray[np.int32],  # (n,) out
+    costs: NDArray[np.float32],  # (n,) out
+    *,
+    threads: int = 1,
+    isa: str = "",
+) -> None:
+    """The second codeword of each point (SOAR), which differs from its first."""
+
 def encode(
     residuals: NDArray[np.float32],  # (n, d)
     points: NDArray[np.float32],  # (n, d)
@@ -42,6 +67,24 @@ def encode(
     isa: str = "",
 ) -> None:
     """Product codes by coordinate descent on the score-aware loss, or on that loss under the best scale."""
+
+def encode_additive(
+    points: NDArray[np.float32],  # (n, d)
+    penalty: NDArray[np.float32],  # (n,)
+    codewords: NDArray[np.float32],  # (m, k, d)
+    gram: NDArray[np.float32],  # (m * k, m * k) inner products of the codewords
+    codes: NDArray[np.uint8],  # (n, m) out, and in where warm
+    *,
+    scaled: bool,
+    warm: bool,
+    sweeps: int,
+    restarts: int,
+    kicks: int,
+    seed: int,
+    threads: int = 1,
+    isa: str = "",
+) -> None:
+    """Additive codes by iterated local search."""
 
 def dot_decoded(
     values: NDArray[np.float32],  # (n, d)
@@ -79,3 +122,40 @@ def sum_by_group(
     isa: str = "",
 ) -> None:
     """Weighted sums of rows by group, and the sum of weights of each group."""
+
+class Searcher:
+    """A borrowed view of an index's arrays that answers queries; cpp/search.h says what each array means."""
+
+    def __init__(
+        self,
+        *,
+        n: int,
+        d: int,
+        l2: bool,
+        unit_queries: bool,
+        centroids: NDArray[np.int8],  # (ceil(p / 8), d4 / 4, 8, 4)
+        centroid_sums: NDArray[np.int32],  # (p padded to 8,)
+        scales: NDArray[np.float32],  # (4, p padded to 8) of order and base, each a scale and a bias
+        first_blocks: NDArray[np.int64],  # (p,)
+        sizes: NDArray[np.int32],  # (p,)
+        codewords: NDArray[np.float32],  # (m, width, 16)
+        firsts: NDArray[np.int32],  # (m,)
+        group: int,
+        codes: NDArray[np.uint8],  # (blocks, ceil(m / 2), 32)
+        slot_rows: NDArray[np.int32],  # (blocks * 32,)
+        points: object | None,  # (n, d) float32, uint16 (the bits of float16) or int8, or None
+        point_scales: NDArray[np.float32] | None,  # (n,) of int8 points
+        point_biases: NDArray[np.float32] | None,  # (n,) of int8 points with l2
+        isa: str = "",
+    ) -> None: ...
+    def search(
+        self,
+        queries: NDArray[np.float32],  # (q, d)
+        partitions: int,
+        candidates: int,
+        ids: NDArray[np.int64],  # (q, k) out
+        scores: NDArray[np.float32],  # (q, k) out
+        *,
+        threads: int = 1,
+    ) -> None:
+        """The k best points of each query, best first."""

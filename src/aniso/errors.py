@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 __all__ = ["NotFittedError", "check_count", "check_seed", "check_threads", "check_vectors"]
 
+_LARGEST_NORM, _LEAST_NORM = 1e15, 1e-15  # squares and cubes of lengths must fit float32
 _CHECK_ROWS = 65536  # rows looked at together, so that the check itself needs little memory
 
 
@@ -43,20 +44,36 @@ def check_vectors(vectors: Any, name: str, *, d: int | None = None, rows: int = 
     if array.shape[0] < rows:
         raise ValueError(f"{name} have {array.shape[0]} rows; needed: at least {rows}")
     with np.errstate(over="ignore"):  # what overflows is found and named below
-        matrix = np.ascontiguousarray(array, dtype=np.float32)
+        matrix = np.require(array, np.float32, ["C", "A"])
+    largest = 0.0
     for first in range(0, len(matrix), _CHECK_ROWS):
         block = matrix[first : first + _CHECK_ROWS]
-        # A dot product is finite only if every value is; the slow look happens only when it is not.
-        if np.isfinite(np.dot(block.ravel(), block.ravel())):
-            continue
-        bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
-        if len(bad):
-            row = first + int(bad[0])
-            column = int(np.flatnonzero(~np.isfinite(matrix[row]))[0])
-            value = array[row, column]
-            why = "is not finite" if not np.isfinite(value) else "is too large for float32"
-            raise ValueError(f"{name} row {row}, dimension {column} {why}: {value} (drop or mend that row)")
+        with np.errstate(over="ignore", invalid="ignore"):
+            squares = float(np.dot(block.ravel(), block.ravel()))
+        largest = max(largest, squares)
+        if not squares <= _LARGEST_NORM**2:  # the slow look happens only when something may be wrong
+            _check_rows(array, block, first, name)
+    if len(matrix) and largest < _LEAST_NORM**2 and (largest > 0 or matrix.any()):
+        raise ValueError(f"no row of {name} is longer than {_LEAST_NORM:g}, too small for float32 (scale them up)")
     return matrix
+
+
+def _check_rows(array: NDArray[Any], block: NDArray[np.float32], first: int, name: str) -> None:
+    """Name the first value of a block that is not finite, or its first row that is too long."""
+    bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
+    if len(bad):
+        row = int(bad[0])
+        column = int(np.flatnonzero(~np.isfinite(block[row]))[0])
+        value = array[first + row, column]
+        why = "is not finite" if not np.isfinite(value) else "is too large for float32"
+        raise ValueError(f"{name} row {first + row}, dimension {column} {why}: {value} (drop or mend that row)")
+    norms = np.linalg.norm(block.astype(np.float64), axis=1)
+    if norms.max() > _LARGEST_NORM:
+        row = int(norms.argmax())
+        raise ValueError(
+            f"{name} row {first + row} has norm {norms[row]:g}; needed: at most {_LARGEST_NORM:g}, so that its square "
+            "fits float32 (scale the vectors down)"
+        )
 
 
 def check_count(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:

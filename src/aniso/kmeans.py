@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from aniso import _core
 from aniso.progress import Progress, silent
 
-__all__ = ["KMeans", "kmeans", "nearest", "refill_empty", "spread_sample"]
+__all__ = ["KMeans", "directions", "kmeans", "nearest", "refill_empty", "spread_sample"]
 
 _SPREAD_SAMPLE = 16384  # points that spread_sample looks at
 
@@ -33,21 +33,30 @@ def nearest(
     """The codeword of least loss for each point, and that loss.
 
     The loss is |x - c|^2, or with eta (n,) the score-aware |r|^2 + (eta - 1) <r, x/|x|>^2 of r = x - c, which is
-    eta |x|^2 + |c|^2 + g (-2 eta + (eta - 1) g / |x|^2) for g = <x, c>.
+    eta |x|^2 + |c|^2 + g (-2 eta |x| + (eta - 1) g) for g = <x / |x|, c>.
     """
     n = len(points)
     squared = np.einsum("nd,nd->n", points, points, dtype=np.float64)
     if eta is None:
         linear, quadratic, constant = np.full(n, -2.0), np.zeros(n), squared
     else:
-        linear, constant = -2.0 * eta.astype(np.float64), eta * squared
-        quadratic = np.divide(eta - 1.0, squared, out=np.zeros(n), where=squared > 0)
+        wide = eta.astype(np.float64)
+        linear, quadratic, constant = -2.0 * wide * np.sqrt(squared), wide - 1.0, wide * squared
+        points = directions(points)
     codes, costs = np.empty(n, np.int32), np.empty(n, np.float32)
     norms = np.einsum("kd,kd->k", centroids, centroids)
     _core.assign(
         points, centroids, norms, linear.astype(np.float32), quadratic.astype(np.float32), codes, costs, threads=threads
     )
     return codes, np.maximum(constant + costs, 0.0).astype(np.float32)
+
+
+def directions(points: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Points divided by their norms; zero stays zero."""
+    norms = np.sqrt(np.einsum("nd,nd->n", points, points, dtype=np.float64))
+    inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+    units: NDArray[np.float32] = (points * inverse[:, None]).astype(np.float32)
+    return units
 
 
 def kmeans(

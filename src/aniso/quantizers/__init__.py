@@ -1,7 +1,8 @@
 """Quantizers: one file per family, one protocol, each trained with the plain or the score-aware loss."""
 
+from aniso.quantizers.additive import AdditiveQuantizer
 from aniso.quantizers.product import ProductQuantizer
 from aniso.quantizers.protocol import Quantizer
 from aniso.quantizers.vector import VectorQuantizer
 
-__all__ = ["ProductQuantizer", "Quantizer", "VectorQuantizer"]
+__all__ = ["AdditiveQuantizer", "ProductQuantizer", "Quantizer", "VectorQuantizer"]

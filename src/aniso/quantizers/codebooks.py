@@ -14,7 +14,7 @@ from aniso import _core
 from aniso.kmeans import refill_empty, spread_sample
 from aniso.progress import Progress, silent
 
-__all__ = ["Codebooks", "directions", "fit_codewords", "start_codebooks"]
+__all__ = ["Codebooks", "fit_codewords", "start_codebooks"]
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -124,14 +124,6 @@ def start_codebooks(
     return books
 
 
-def directions(points: F32) -> F32:
-    """Points divided by their norms; zero stays zero."""
-    norms = np.sqrt(np.einsum("nd,nd->n", points, points, dtype=np.float64))
-    inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-    units: F32 = points * inverse[:, None].astype(np.float32)
-    return units
-
-
 def fit_codewords(
     books: Codebooks,
     codes: Codes,
@@ -141,7 +133,7 @@ def fit_codewords(
     importance: F64,
     *,
     iterations: int = 30,
-    tolerance: float = 1e-4,
+    tolerance: float = 1e-3,
 ) -> Codebooks:
     """The joint codebook update of appendix 7.5: all codewords of all subspaces at once, for fixed codes.
 
@@ -171,7 +163,7 @@ def fit_codewords(
     residual = np.where(counts > 0, b - times_a(c), 0.0)
     step = inverse * residual
     length = float((residual * step).sum())
-    enough = tolerance**2 * float((b * inverse * b).sum())
+    enough = tolerance**2 * length
     for _ in range(iterations):
         if length <= enough:
             break

@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aniso.errors import NotFittedError, check_count, check_seed, check_threads, check_vectors
-from aniso.loss import Loss, QueryTransform, Reconstruction, Weights
+from aniso.kmeans import directions
+from aniso.loss import Loss, QueryTransform, Weights, check_loss
 from aniso.progress import Progress, silent
-from aniso.quantizers.codebooks import Codebooks, Codes, directions, fit_codewords, start_codebooks
-from aniso.quantizers.protocol import score_decoded
+from aniso.quantizers.codebooks import Codebooks, Codes, fit_codewords, start_codebooks
+from aniso.quantizers.protocol import check_bits, check_codes, score_decoded
 from aniso.quantizers.scale import ScaleCodes
 
 __all__ = ["ProductQuantizer"]
@@ -71,13 +72,8 @@ class ProductQuantizer:
         threads: int | None = None,
     ) -> None:
         self.subspaces = check_count(subspaces, "subspaces")
-        if bits_per_code not in (4, 8):
-            raise ValueError(f"bits_per_code is {bits_per_code!r}; needed: 4 or 8")
-        if scale_bits not in (0, 8, 16):
-            raise ValueError(f"scale_bits is {scale_bits!r}; needed: 0, 8 or 16")
-        self.bits_per_code = bits_per_code
-        self.loss = Reconstruction() if loss is None else loss
-        self.scale_bits = scale_bits
+        self.bits_per_code, self.scale_bits = check_bits(bits_per_code, scale_bits)
+        self.loss = check_loss(loss)
         self.rounds = check_count(rounds, "rounds", least=0)
         self.sweeps = check_count(sweeps, "sweeps", least=0, most=1000)
         self.sample = check_count(sample, "sample")
@@ -132,8 +128,7 @@ class ProductQuantizer:
         """The codes of points: (n, subspaces) bytes, then the bytes of the scale where there is one."""
         books = self._fitted()
         x = check_vectors(points, "points", d=books.d)
-        scale_bytes = self.scales.bytes if self.scales else 0
-        codes = np.empty((len(x), self.subspaces + scale_bytes), np.uint8)
+        codes = np.empty((len(x), self.subspaces + self.scale_bits // 8), np.uint8)
         for first in range(0, len(x), _ROWS):
             progress("encode", first, len(x))
             rows = slice(first, first + _ROWS)
@@ -147,17 +142,10 @@ class ProductQuantizer:
     def decode(self, codes: NDArray[Any]) -> NDArray[np.float32]:
         """The points that the codes stand for, (n, d)."""
         books = self._fitted()
-        scale_bytes = self.scales.bytes if self.scales else 0
-        codes = np.asarray(codes)
-        if codes.ndim != 2 or codes.shape[1] != self.subspaces + scale_bytes or codes.dtype != np.uint8:
-            needed = f"(n, {self.subspaces + scale_bytes}) of uint8"
-            raise ValueError(f"codes have shape {codes.shape} and dtype {codes.dtype}; needed: {needed}")
-        names = codes[:, : self.subspaces]
-        if len(names) and names.max() >= books.codewords.shape[1]:
-            raise ValueError(f"codes go up to {names.max()}; needed: at most {books.codewords.shape[1] - 1}")
-        decoded = books.decode(names)
+        names = check_codes(codes, self.subspaces, self.scale_bits // 8, books.codewords.shape[1])
+        decoded = books.decode(names[:, : self.subspaces])
         if self.scales:
-            decoded *= self.scales.decode(codes[:, self.subspaces :])[:, None]
+            decoded *= self.scales.decode(names[:, self.subspaces :])[:, None]
         return decoded if self.transform is None else self.transform.points_back(decoded).astype(np.float32)
 
     def score(self, queries: ArrayLike, codes: NDArray[Any]) -> NDArray[np.float32]:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ScaleCodes"]
+from aniso import _core
+
+__all__ = ["ScaleCodes", "expected_query"]
 
 _MARGIN = 1.2  # how far beyond the scales seen in training the range goes on either side
 
@@ -52,3 +54,33 @@ class ScaleCodes:
         """The scales of codes (n, bytes): (n,)."""
         numbers = codes.astype(np.int64) @ (256 ** np.arange(self.bytes))
         return np.where(numbers > 0, self.low * np.exp(self.step * (numbers - 1)), 0.0).astype(np.float32)
+
+
+def expected_query(
+    points: NDArray[np.float32], queries: NDArray[np.float32], *, threads: int = 1
+) -> NDArray[np.float32]:
+    """The matrix W (d, d) of the regression of a query on its best point: E[q | x is its best answer] ~ x W.
+
+    Learnt from the best point of every query; where a query is itself one of the points, from its second best. A ridge
+    pulls W towards a multiple of the identity (the paper's assumption), the more the fewer queries there are.
+    """
+    d = points.shape[1]
+    best, second = np.empty(len(queries), np.int32), np.empty(len(queries), np.int32)
+    costs, zeros = np.empty(len(queries), np.float32), np.zeros(len(queries), np.float32)
+    no_norms = np.zeros(len(points), np.float32)
+    _core.assign(queries, points, no_norms, zeros - 1, zeros, best, costs, threads=threads)
+    if len(points) > 1:
+        itself = np.flatnonzero((points[best] == queries).all(axis=1))
+        others, at = np.delete(np.arange(len(points)), best[itself]), best.copy()
+        if len(others):
+            _core.assign(queries, points[others], no_norms[others], zeros - 1, zeros, second, costs, threads=threads)
+            at[itself] = others[second[itself]]
+        best = at
+    x, q = points[best].astype(np.float64), queries.astype(np.float64)
+    moment, cross = x.T @ x, x.T @ q
+    mean = np.trace(moment) / d
+    if mean == 0:
+        return np.eye(d, dtype=np.float32)
+    ridge = mean * (0.1 + d / len(queries))
+    plain = np.trace(cross) / np.trace(moment)
+    return np.linalg.solve(moment + ridge * np.eye(d), cross + ridge * plain * np.eye(d)).astype(np.float32)

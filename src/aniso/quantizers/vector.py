@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aniso.errors import NotFittedError, check_count, check_seed, check_threads, check_vectors
 from aniso.kmeans import nearest, refill_empty, spread_sample
-from aniso.loss import Loss, Reconstruction, Weights
+from aniso.loss import Loss, Weights, check_loss
 from aniso.progress import Progress, silent
 from aniso.quantizers.protocol import score_decoded
 
@@ -47,7 +47,7 @@ class VectorQuantizer:
         threads: int | None = None,
     ) -> None:
         self.k = check_count(k, "k", most=1 << 24)
-        self.loss = Reconstruction() if loss is None else loss
+        self.loss = check_loss(loss)
         self.iterations = check_count(iterations, "iterations", least=0)
         self.seed = check_seed(seed)
         self.threads = check_threads(threads)

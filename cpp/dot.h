@@ -1,0 +1,229 @@
+// Inner products of one query: lookup tables, centroids in 8 bits, and single rows for rescoring.
+// Integer kernels are exact, so every instruction set agrees to the bit. Definitions: kernels.h.
+#pragma once
+#include "bytes.h"
+#include "kernels.h"
+#include "simd.h"
+
+namespace aniso::ANISO_ISA {
+namespace {
+
+constexpr std::size_t table_vectors = 16 / lanes;  // vectors that hold the 16 entries of a table
+
+inline float smallest(F32 v) {
+  float least = v[0];
+  for (std::size_t i = 1; i < lanes; ++i) least = v[i] < least ? v[i] : least;
+  return least;
+}
+
+void make_tables(const Tables& t, const float* query, float* floats, std::uint8_t* tables, float* offset, float* step) {
+  float low_sum = 0, widest = 0;
+  for (std::size_t first = 0; first < t.m; first += t.group) {
+    const std::size_t stop = first + t.group < t.m ? first + t.group : t.m;
+    float spans = 0;
+    for (std::size_t m = first; m < stop; ++m) {
+      const float* q = query + t.firsts[m];
+      const float* words = t.codewords + m * t.width * 16;
+      F32 sums[table_vectors] = {};
+      for (std::size_t j = 0; j < t.width; ++j)
+        for (std::size_t v = 0; v < table_vectors; ++v) sums[v] += q[j] * load(words + j * 16 + v * lanes);
+      F32 least = sums[0], most = sums[0];
+      for (std::size_t v = 1; v < table_vectors; ++v) {
+        least = sums[v] < least ? sums[v] : least;
+        most = sums[v] > most ? sums[v] : most;
+      }
+      const float low = smallest(least), high = -smallest(-most);
+      low_sum += low;
+      spans += high - low;
+      for (std::size_t v = 0; v < table_vectors; ++v) store(floats + m * 16 + v * lanes, sums[v] - low);
+    }
+    widest = spans > widest ? spans : widest;
+  }
+  const float room = 255.0f - 0.5f * static_cast<float>(t.group);
+  const float unit = widest > 0 ? widest / room : 1.0f;
+  const float inverse = 1.0f / unit;
+  for (std::size_t i = 0; i < t.m * 16; ++i) tables[i] = static_cast<std::uint8_t>(floats[i] * inverse + 0.5f);
+  *offset = low_sum;
+  *step = unit;
+}
+
+void score_centroids(const ScoreCentroids& c, const std::uint8_t* query, std::int32_t* scores) {
+  const std::size_t quads = c.d4 / 4;
+#if defined(__AVX2__)
+  const __m256i ones = _mm256_set1_epi16(1);
+  auto quad = [&](std::size_t i) {
+    std::int32_t four;
+    __builtin_memcpy(&four, query + 4 * i, 4);
+    return _mm256_set1_epi32(four);
+  };
+  auto at = [](const std::int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
+  std::size_t b = 0;
+  for (; b + 4 <= c.blocks; b += 4) {
+    __m256i sums[4] = {};
+    const std::int8_t* centroids = c.centroids + b * quads * 32;
+    for (std::size_t i = 0; i < quads; i += 2) {
+      const __m256i q0 = quad(i), q1 = quad(i + 1);
+#pragma GCC unroll 4
+      for (std::size_t k = 0; k < 4; ++k) {
+        const std::int8_t* here = centroids + (k * quads + i) * 32;
+        // Two products of at most 127 * 63 twice: 32004 fits 16 bits.
+        const __m256i pair =
+            _mm256_add_epi16(_mm256_maddubs_epi16(q0, at(here)), _mm256_maddubs_epi16(q1, at(here + 32)));
+        sums[k] = _mm256_add_epi32(sums[k], _mm256_madd_epi16(pair, ones));
+      }
+    }
+    for (std::size_t k = 0; k < 4; ++k) {
+      const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(c.sums + (b + k) * 8));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(scores + (b + k) * 8), _mm256_sub_epi32(sums[k], shift));
+    }
+  }
+#else
+  std::size_t b = 0;
+#endif
+  for (; b < c.blocks; ++b) {
+    const std::int8_t* centroids = c.centroids + b * quads * 32;
+    std::int32_t sums[8] = {};
+    for (std::size_t i = 0; i < quads; ++i)
+      for (std::size_t p = 0; p < 8; ++p)
+        for (std::size_t j = 0; j < 4; ++j)
+          sums[p] += static_cast<std::int32_t>(query[4 * i + j]) * centroids[(i * 8 + p) * 4 + j];
+    for (std::size_t p = 0; p < 8; ++p) scores[b * 8 + p] = sums[p] - c.sums[b * 8 + p];
+  }
+}
+
+// What one dimension adds: a product, or a squared difference.
+template <bool Distance, class V>
+inline V term(V row, V query) {
+  if constexpr (Distance) {
+    const V difference = row - query;
+    return difference * difference;
+  } else {
+    return row * query;
+  }
+}
+
+template <bool Distance>
+float reduce_f32(const float* row, const float* query, std::size_t d) {
+  F32 sums[4] = {};
+  std::size_t j = 0;
+  for (; j + 4 * lanes <= d; j += 4 * lanes)
+    for (std::size_t v = 0; v < 4; ++v)
+      sums[v] += term<Distance>(load(row + j + v * lanes), load(query + j + v * lanes));
+  for (; j + lanes <= d; j += lanes) sums[0] += term<Distance>(load(row + j), load(query + j));
+  const F32 all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  float sum = 0;
+  for (std::size_t i = 0; i < lanes; ++i) sum += all[i];
+  for (; j < d; ++j) sum += term<Distance>(row[j], query[j]);
+  return sum;
+}
+
+float dot_f32(const float* row, const float* query, std::size_t d) { return reduce_f32<false>(row, query, d); }
+float distance_f32(const float* row, const float* query, std::size_t d) { return reduce_f32<true>(row, query, d); }
+
+// The float32 of float16 bits.
+inline float from_half(std::uint16_t h) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
+  const std::uint32_t magnitude = h & 0x7fffu;
+  if (magnitude < 0x0400u) {  // zero and subnormal: units of 2^-24
+    const float value = static_cast<float>(magnitude) * 0x1p-24f;
+    return sign ? -value : value;
+  }
+  const std::uint32_t bits = sign | ((magnitude << 13) + ((magnitude >= 0x7c00u ? 224u : 112u) << 23));
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+template <bool Distance>
+float reduce_f16(const std::uint16_t* row, const float* query, std::size_t d) {
+  std::size_t j = 0;
+  float sum = 0;
+#if defined(__F16C__) && defined(__AVX2__)
+  __m256 sums[2] = {};
+  auto eight = [&](std::size_t i) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i)));
+  };
+  for (; j + 16 <= d; j += 16)
+    for (std::size_t v = 0; v < 2; ++v) sums[v] += term<Distance>(eight(j + 8 * v), _mm256_loadu_ps(query + j + 8 * v));
+  for (; j + 8 <= d; j += 8) sums[0] += term<Distance>(eight(j), _mm256_loadu_ps(query + j));
+  const __m256 all = sums[0] + sums[1];
+  for (std::size_t i = 0; i < 8; ++i) sum += all[i];
+#endif
+  for (; j < d; ++j) sum += term<Distance>(from_half(row[j]), query[j]);
+  return sum;
+}
+
+float dot_f16(const std::uint16_t* row, const float* query, std::size_t d) { return reduce_f16<false>(row, query, d); }
+float distance_f16(const std::uint16_t* row, const float* query, std::size_t d) {
+  return reduce_f16<true>(row, query, d);
+}
+
+std::int32_t dot_i8(const std::int8_t* row, const std::int16_t* query, std::size_t d) {
+  std::size_t j = 0;
+  std::int32_t sum = 0;
+#if defined(__AVX2__)
+  __m256i sums[2] = {};
+  auto step = [&](std::size_t i) {
+    const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i)));
+    return _mm256_madd_epi16(x, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(query + i)));
+  };
+  for (; j + 32 <= d; j += 32) {
+    sums[0] = _mm256_add_epi32(sums[0], step(j));
+    sums[1] = _mm256_add_epi32(sums[1], step(j + 16));
+  }
+  for (; j + 16 <= d; j += 16) sums[0] = _mm256_add_epi32(sums[0], step(j));
+  const __m256i all = _mm256_add_epi32(sums[0], sums[1]);
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  sum = _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
+#endif
+  for (; j < d; ++j) sum += static_cast<std::int32_t>(row[j]) * query[j];
+  return sum;
+}
+
+void scale_scores(const std::int32_t* scores, const float* scales, const float* biases, float factor, std::size_t count,
+                  float* out, float* sum, float* squares) {
+  F32 total{}, total_squares{};
+  std::size_t i = 0;
+  float rest = 0, rest_squares = 0;
+  for (; i + lanes <= count; i += lanes) {
+    I32 v;
+    __builtin_memcpy(&v, scores + i, sizeof v);
+    const F32 value = __builtin_convertvector(v, F32) * load(scales + i) * factor + load(biases + i);
+    store(out + i, value);
+    total += value;
+    total_squares += value * value;
+  }
+  for (; i < count; ++i) {
+    out[i] = static_cast<float>(scores[i]) * scales[i] * factor + biases[i];
+    rest += out[i];
+    rest_squares += out[i] * out[i];
+  }
+  for (std::size_t l = 0; l < lanes; ++l) {
+    rest += total[l];
+    rest_squares += total_squares[l];
+  }
+  *sum = rest;
+  *squares = rest_squares;
+}
+
+std::size_t select_at_least(const float* scores, std::size_t count, float least, std::uint32_t* out, std::size_t room) {
+  std::size_t found = 0, i = 0;
+#if defined(__AVX2__)
+  const __m256 limit = _mm256_set1_ps(least);
+  for (; i + 8 <= count; i += 8) {
+    int mask = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(scores + i), limit, _CMP_GE_OQ));
+    for (; mask; mask &= mask - 1, ++found)
+      if (found < room) out[found] = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(__builtin_ctz(mask));
+  }
+#endif
+  for (; i < count; ++i)
+    if (scores[i] >= least) {
+      if (found < room) out[found] = static_cast<std::uint32_t>(i);
+      ++found;
+    }
+  return found;
+}
+
+}  // namespace
+}  // namespace aniso::ANISO_ISA

@@ -1,0 +1,77 @@
+"""How codes lie in memory: the only Python file that knows the bit order.
+
+A partition is a run of blocks of 32 slots. A block holds, for every pair of subspaces, a row of 32 bytes, one per slot:
+
+    row r of a block     byte s = code of subspace 2r in bits 0-3, of subspace 2r+1 in bits 4-7, of the point in slot s
+
+so that one load, two masks and two lookups score two subspaces of 32 points, with no shuffle across lanes. With an
+odd number of subspaces the last row's high bits are 0. The last block of a partition may have empty slots: their codes
+are 0 and no result comes from them.
+
+Centroids, 8 bits per value, lie in blocks of 8: byte j of centroid p is [p // 8, j // 4, p % 8, j % 4], so that one
+multiply-add takes 4 dimensions of 8 centroids.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["BLOCK", "Slots", "arrange", "pack_centroids", "pack_codes", "unpack_codes"]
+
+BLOCK = 32
+_PACK_BLOCKS = 4096  # blocks packed at a time, to bound memory
+
+
+class Slots(NamedTuple):
+    """Where every point stands."""
+
+    first_blocks: NDArray[np.int64]  # (partitions,)
+    sizes: NDArray[np.int32]  # (partitions,)
+    entries: NDArray[np.int64]  # (blocks * 32,) the entry in each slot, -1 where empty
+
+
+def arrange(partitions: NDArray[np.int32], count: int) -> Slots:
+    """Entries sorted by partition, in their order, each partition starting a new block."""
+    sizes = np.bincount(partitions, minlength=count)
+    blocks = -(-sizes // BLOCK)
+    first_blocks = np.concatenate(([0], np.cumsum(blocks)))
+    order = np.argsort(partitions, kind="stable")
+    starts = np.concatenate(([0], np.cumsum(sizes)))[:-1]
+    sorted_partitions = partitions[order]
+    slot = first_blocks[sorted_partitions] * BLOCK + np.arange(len(order)) - starts[sorted_partitions]
+    entries = np.full(int(first_blocks[-1]) * BLOCK, -1, np.int64)
+    entries[slot] = order
+    return Slots(first_blocks[:-1], sizes.astype(np.int32), entries)
+
+
+def pack_codes(codes: NDArray[np.uint8], entries: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Codes (n, m) of 4 bits to blocks (len(entries) / 32, ceil(m / 2), 32)."""
+    m, blocks = codes.shape[1], len(entries) // BLOCK
+    packed = np.zeros((blocks, -(-m // 2), BLOCK), np.uint8)
+    for first in range(0, blocks, _PACK_BLOCKS):
+        here = entries[first * BLOCK : (first + _PACK_BLOCKS) * BLOCK]
+        rows = np.where((here >= 0)[:, None], codes[here], 0).reshape(-1, BLOCK, m)
+        part = packed[first : first + len(rows)]
+        part |= rows[:, :, 0::2].transpose(0, 2, 1)
+        part[:, : m // 2] |= rows[:, :, 1::2].transpose(0, 2, 1) << 4
+    return packed
+
+
+def unpack_codes(packed: NDArray[np.uint8], m: int) -> NDArray[np.uint8]:
+    """Blocks back to the codes of every slot: (blocks * 32, m)."""
+    blocks = len(packed)
+    codes = np.empty((blocks, BLOCK, 2 * packed.shape[1]), np.uint8)
+    codes[:, :, 0::2] = (packed & 15).transpose(0, 2, 1)
+    codes[:, :, 1::2] = (packed >> 4).transpose(0, 2, 1)
+    return codes.reshape(blocks * BLOCK, -1)[:, :m]
+
+
+def pack_centroids(centroids: NDArray[np.int8]) -> NDArray[np.int8]:
+    """Centroids (p, d) to blocks (ceil(p / 8), d4 / 4, 8, 4), both padded with zeros to multiples of 8."""
+    p, d = centroids.shape
+    padded = np.zeros((-(-p // 8) * 8, -(-d // 8) * 8), np.int8)
+    padded[:p, :d] = centroids
+    return np.ascontiguousarray(padded.reshape(-1, 8, padded.shape[1] // 4, 4).transpose(0, 2, 1, 3))

@@ -1,0 +1,133 @@
+"""The kernels of aniso._core in NumPy and float64: one obvious function each, written to be read, not to be fast.
+
+n points, d dimensions, m subspaces, k codewords in each; codebook j spans dimensions starts[j] to starts[j + 1] - 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["assign", "decode", "dot_decoded", "encode", "objective", "sum_by_code", "sum_by_group", "terms"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def assign(
+    points: ArrayLike, codewords: ArrayLike, squared_norms: ArrayLike, linear: ArrayLike, quadratic: ArrayLike
+) -> tuple[Ints, Floats]:
+    """codes[i] = argmin_c cost[i, c] (the lowest c among equals) and costs[i] = min_c cost[i, c], where
+    cost[i, c] = squared_norms[c] + g (linear[i] + quadratic[i] g) and g = <points[i], codewords[c]>.
+    """
+    g = _floats(points) @ _floats(codewords).T  # (n, k)
+    cost = _floats(squared_norms) + g * (_floats(linear)[:, None] + _floats(quadratic)[:, None] * g)
+    return cost.argmin(axis=1), cost.min(axis=1)
+
+
+def decode(codes: ArrayLike, codewords: ArrayLike, starts: ArrayLike) -> Floats:
+    """decoded[i, starts[j]:starts[j + 1]] = codewords[j, codes[i, j], :starts[j + 1] - starts[j]]."""
+    names, words, bounds = _ints(codes), _floats(codewords), _ints(starts)
+    decoded = np.zeros((len(names), bounds[-1]))
+    for j in range(len(words)):
+        first, last = bounds[j], bounds[j + 1]
+        decoded[:, first:last] = words[j, names[:, j], : last - first]
+    return decoded
+
+
+def terms(y: Floats, residual: Floats, point: Floats, penalty: float) -> tuple[Floats, Floats]:
+    """N = <y, v> and D = |y|^2 + penalty <y, u>^2 for each row of y, where u = point / |point| (0 for a zero point) and
+    v = residual + penalty <residual, u> u.
+    """
+    norm = np.sqrt(point @ point)
+    u = point / norm if norm > 0 else np.zeros_like(point)
+    v = residual + penalty * (residual @ u) * u
+    return y @ v, (y * y).sum(axis=-1) + penalty * (y @ u) ** 2
+
+
+def objective(y: Floats, residual: Floats, point: Floats, penalty: float, *, scaled: bool) -> Floats:
+    """What encode minimises, for each row of y: D - 2 N, or where scaled -N^2 / D if N > 0, else 0."""
+    N, D = terms(y, residual, point, penalty)
+    if not scaled:
+        return D - 2 * N
+    return np.where(N > 0, -(N**2) / np.where(D > 0, D, 1.0), 0.0)
+
+
+def encode(
+    residuals: ArrayLike,
+    points: ArrayLike,
+    penalty: ArrayLike,
+    codewords: ArrayLike,
+    starts: ArrayLike,
+    *,
+    scaled: bool,
+    sweeps: int,
+    start: ArrayLike | None = None,
+) -> Ints:
+    """codes[i] by coordinate descent on objective(decode(codes[i])): at most `sweeps` times over the subspaces in their
+    order, each takes the first codeword of least objective with all others held, if that is less than it has. It
+    begins at start[i], or at the codewords nearest to residuals[i] in each subspace (the first among equals).
+    """
+    r, x, eta_minus_1 = _floats(residuals), _floats(points), _floats(penalty)
+    words, bounds = _floats(codewords), _ints(starts)
+    m, k, _ = words.shape
+    codes = np.zeros((len(r), m), np.int64) if start is None else _ints(start).copy()
+    for i in range(len(r)):
+        if start is None:
+            for j in range(m):
+                first, last = bounds[j], bounds[j + 1]
+                c = words[j, :, : last - first]
+                codes[i, j] = np.argmin((c * c).sum(axis=1) - 2 * c @ r[i, first:last])
+        y = decode(codes[i : i + 1], words, bounds)[0]
+        for _ in range(sweeps):
+            before = codes[i].copy()
+            for j in range(m):
+                first, last = bounds[j], bounds[j + 1]
+                trials = np.repeat(y[None], k, axis=0)
+                trials[:, first:last] = words[j, :, : last - first]
+                values = objective(trials, r[i], x[i], eta_minus_1[i], scaled=scaled)
+                if values.min() < values[codes[i, j]]:
+                    codes[i, j] = values.argmin()
+                    y = trials[codes[i, j]]
+            if (codes[i] == before).all():
+                break
+    return codes
+
+
+def dot_decoded(values: ArrayLike, codes: ArrayLike, codewords: ArrayLike, starts: ArrayLike) -> Floats:
+    """out[i] = <values[i], decode(codes)[i]>."""
+    out: Floats = (_floats(values) * decode(codes, codewords, starts)).sum(axis=1)
+    return out
+
+
+def sum_by_code(
+    values: ArrayLike, weights: ArrayLike, codes: ArrayLike, codewords: ArrayLike, starts: ArrayLike
+) -> Floats:
+    """out[j, c] = the sum over i with codes[i, j] == c of weights[i] * values[i, starts[j]:starts[j + 1]], then zeros.
+
+    Of codewords only the shape counts.
+    """
+    names, bounds = _ints(codes), _ints(starts)
+    weighted = _floats(weights)[:, None] * _floats(values)
+    out = np.zeros_like(_floats(codewords))
+    m, k, _ = out.shape
+    for j in range(m):
+        first, last = bounds[j], bounds[j + 1]
+        for c in range(k):
+            out[j, c, : last - first] = weighted[names[:, j] == c, first:last].sum(axis=0)
+    return out
+
+
+def sum_by_group(values: ArrayLike, weights: ArrayLike, groups: ArrayLike, k: int) -> tuple[Floats, Floats]:
+    """sums[c] = the sum over i with groups[i] == c of weights[i] * values[i], totals[c] = that of weights[i]."""
+    w, v = _floats(weights), _floats(values)
+    chosen = (_ints(groups)[None, :] == np.arange(k)[:, None]).astype(np.float64)  # (k, n)
+    return chosen @ (w[:, None] * v), chosen @ w
+
+
+def _floats(values: ArrayLike) -> Floats:
+    return np.asarray(values, dtype=np.float64)
+
+
+def _ints(values: ArrayLike) -> Ints:
+    return np.asarray(values, dtype=np.int64)
