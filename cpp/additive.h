@@ -19,16 +19,17 @@ struct Target {
   const EncodeAdditive& e;
   const float* dots;               // (m * k) <codeword, x>
   float penalty, inverse_squared;  // eta - 1 and 1 / |x|^2
+  float unit;                      // a power of two near 1 / |x|^2: products of lengths stay in range
 
   // Larger is better.
   float value(float t, float b) const {
-    if (e.scaled) return t > 0 && b > 0 ? t * t / b : 0.0f;
-    return 2 * (1 + penalty) * t - b - penalty * t * t * inverse_squared;
+    if (e.scaled) return t > 0 && b > 0 ? t * unit * t / b : 0.0f;
+    return 2 * (1 + penalty) * t - b - penalty * (t * inverse_squared) * t;
   }
 
   F32 value(F32 t, F32 b) const {
-    if (e.scaled) return (t > F32{}) & (b > F32{}) ? t * t / b : F32{};
-    return 2 * (1 + penalty) * t - b - penalty * inverse_squared * t * t;
+    if (e.scaled) return (t > F32{}) & (b > F32{}) ? t * unit * t / b : F32{};
+    return 2 * (1 + penalty) * t - b - penalty * (t * inverse_squared) * t;
   }
 };
 
@@ -178,7 +179,12 @@ void encode_additive(const EncodeAdditive& e, std::size_t begin, std::size_t end
       __builtin_memcpy(&bits, x + j, sizeof bits);
       state = (state ^ bits) * 0x100000001b3u;
     }
-    const Target target{e, dots, e.penalty[i], squared > 0 ? 1 / squared : 0.0f};
+    std::uint32_t exponent;
+    __builtin_memcpy(&exponent, &squared, sizeof exponent);
+    exponent = (254u << 23) - (exponent & 0x7f800000u);
+    float unit;
+    __builtin_memcpy(&unit, &exponent, sizeof unit);
+    const Target target{e, dots, e.penalty[i], squared > 0 ? 1 / squared : 0.0f, unit};
     if (e.warm)
       __builtin_memcpy(at.codes, codes, e.m);
     else

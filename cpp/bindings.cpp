@@ -292,4 +292,6 @@ NB_MODULE(_core, module) {
              "sums"_a.noconvert(), "totals"_a.noconvert(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
              "Weighted sums of rows by group, and the sum of weights of each group.");
   bind_search(module);
+  bind_exact(module);
+  bind_linear(module);
 }

@@ -6,6 +6,7 @@
 #include "assign.h"
 #include "dot.h"
 #include "encode.h"
+#include "exact.h"
 #include "scan.h"
 #include "sums.h"
 
@@ -27,6 +28,7 @@ const Kernels kernels = {
     dot_decoded,
     sum_by_code,
     sum_by_group,
+    score_panels,
     make_tables,
     score_centroids,
     scan,

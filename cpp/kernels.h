@@ -155,11 +155,17 @@ struct Kernels {
   void (*dot_decoded)(const DotDecoded&, std::size_t begin, std::size_t end);
   void (*sum_by_code)(const SumByCode&, std::size_t begin, std::size_t end);
   void (*sum_by_group)(const SumByGroup&, std::size_t begin, std::size_t end);
+  // out[i, p] = <queries[i], point p>, for rows <= 6 and points in panels of 16: (panels, d, 16). Sums run over the
+  // dimensions in their order, so that a score does not depend on what else is computed with it.
+  void (*score_panels)(const float* panels, std::size_t d, std::size_t count, const float* queries, std::size_t rows,
+                       float* out, std::size_t out_stride);
   // `floats` is scratch of 16 m floats; tables gets 16 m bytes.
   void (*make_tables)(const Tables&, const float* query, float* floats, std::uint8_t* tables, float* offset,
                       float* step);
   void (*score_centroids)(const ScoreCentroids&, const std::uint8_t* query, std::int32_t* scores);
-  std::size_t (*scan)(const Scan&, std::size_t first_block, std::size_t points, std::uint32_t least, Hit* hits);
+  // Best called with up to 128 points. Meanwhile brings the four blocks at `ahead` (any address) into the cache.
+  std::size_t (*scan)(const Scan&, std::size_t first_block, std::size_t points, std::uint32_t least, Hit* hits,
+                      const std::uint8_t* ahead);
   // <row, query>, and |row - query|^2, for a row stored as float32 or as the bits of float16; <row, query> for a row of
   // int8 and a query of int16, which is an exact integer as long as it fits 32 bits.
   float (*dot_f32)(const float* row, const float* query, std::size_t d);

@@ -9,8 +9,9 @@ namespace {
 
 // Adds the lookups of Blocks neighbouring blocks, group by group: a group's sums fit 8 bits by the making of the
 // tables.
+// Meanwhile the four blocks at `ahead` come into the cache.
 template <std::size_t Blocks>
-inline void sum_blocks(const Scan& s, const std::uint8_t* codes, Sums* sums) {
+inline void sum_blocks(const Scan& s, const std::uint8_t* codes, Sums* sums, const std::uint8_t* ahead) {
   for (std::size_t b = 0; b < Blocks; ++b) sums[b] = Sums{};
   const std::uint8_t* table = s.tables;
   for (std::size_t row = 0; row < s.rows;) {
@@ -18,6 +19,9 @@ inline void sum_blocks(const Scan& s, const std::uint8_t* codes, Sums* sums) {
     U8 group[Blocks] = {};
     for (; row < stop; ++row, table += 32) {
       const U8 low = load_table(table), high = load_table(table + 16);
+      __builtin_prefetch(ahead);
+      __builtin_prefetch(ahead + 64);
+      ahead += 4 * block;
 #pragma GCC unroll 8
       for (std::size_t b = 0; b < Blocks; ++b) {
         const U8 both = load_bytes(codes + (b * s.rows + row) * block);
@@ -42,36 +46,26 @@ inline std::size_t take(const Sums& sums, std::uint32_t least, std::uint32_t val
   return count;
 }
 
-std::size_t scan(const Scan& s, std::size_t first_block, std::size_t points, std::uint32_t least, Hit* hits) {
-  constexpr std::size_t together = 4;
+std::size_t scan(const Scan& s, std::size_t first_block, std::size_t points, std::uint32_t least, Hit* hits,
+                 const std::uint8_t* ahead) {
   if (least > 65535) return 0;
-  const std::uint8_t* codes = s.codes + first_block * s.rows * block;
-  std::uint32_t slot = static_cast<std::uint32_t>(first_block * block);
   std::size_t count = 0;
-  Sums sums[together];
-  while (points > 3 * block) {
-    sum_blocks<together>(s, codes, sums);
-    for (std::size_t b = 0; b < together; ++b) {
-      const std::size_t left = points < block ? points : block;
-      const std::uint32_t valid = left == block ? ~0u : (1u << left) - 1;
-      count += take(sums[b], least, valid, slot, hits + count);
-      slot += block;
-      points -= left;
+  while (points) {
+    const std::uint8_t* codes = s.codes + first_block * s.rows * block;
+    const std::size_t blocks = (points + block - 1) / block;
+    Sums sums[4];
+    switch (blocks) {
+      case 1: sum_blocks<1>(s, codes, sums, ahead); break;
+      case 2: sum_blocks<2>(s, codes, sums, ahead); break;
+      case 3: sum_blocks<3>(s, codes, sums, ahead); break;
+      default: sum_blocks<4>(s, codes, sums, ahead); break;
     }
-    codes += together * s.rows * block;
-  }
-  const std::size_t rest = (points + block - 1) / block;
-  switch (rest) {
-    case 3: sum_blocks<3>(s, codes, sums); break;
-    case 2: sum_blocks<2>(s, codes, sums); break;
-    case 1: sum_blocks<1>(s, codes, sums); break;
-  }
-  for (std::size_t b = 0; b < rest; ++b) {
-    const std::size_t left = points < block ? points : block;
-    const std::uint32_t valid = left == block ? ~0u : (1u << left) - 1;
-    count += take(sums[b], least, valid, slot, hits + count);
-    slot += block;
-    points -= left;
+    for (std::size_t b = 0; b < (blocks < 4 ? blocks : 4); ++b, ++first_block) {
+      const std::size_t here = points < block ? points : block;
+      const std::uint32_t valid = here == block ? ~0u : (1u << here) - 1;
+      count += take(sums[b], least, valid, static_cast<std::uint32_t>(first_block * block), hits + count);
+      points -= here;
+    }
   }
   return count;
 }

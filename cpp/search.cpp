@@ -2,20 +2,23 @@
 #include "search.h"
 
 #include <algorithm>
-#include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
 
+#include "candidates.h"
+#include "keys.h"
+
 namespace aniso {
 
 namespace {
 
-constexpr std::size_t scan_points = 256;  // points scanned between two looks at the candidates
 constexpr std::size_t block = 32;
-constexpr std::int64_t estimate_bias = std::int64_t{1} << 31;  // added to integer scores to store them unsigned
-constexpr double furthest = 1 << 30;                           // integer scores of centroids stay within this
+constexpr std::uint32_t piece_points = 128;  // points scanned between two looks at the candidates
+constexpr std::size_t pieces_ahead = 2;      // how far ahead of the scan codes are brought into the cache
+constexpr double furthest = 1 << 30;         // integer scores of centroids stay within this
 
 std::size_t bytes_per_value(Rescore rescore) {
   switch (rescore) {
@@ -27,27 +30,11 @@ std::size_t bytes_per_value(Rescore rescore) {
   return 0;
 }
 
-// An unsigned number that sorts as the float does.
-std::uint32_t sortable(float x) {
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-float from_sortable(std::uint32_t bits) {
-  return std::bit_cast<float>(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
-}
-
-// Larger is better; among equal scores the lower number is.
-std::uint64_t key_of(std::uint32_t score, std::uint32_t number) {
-  return static_cast<std::uint64_t>(score) << 32 | (0xffffffffu - number);
-}
-
-std::uint32_t number_of(std::uint64_t key) { return 0xffffffffu - static_cast<std::uint32_t>(key); }
-
 }  // namespace
 
 struct Workspace {
-  std::vector<float> query;         // d, a 1, and zeros for tables that read past it
+  std::vector<float> query;         // shifted; d, a 1, and zeros for tables that read past it
+  std::vector<float> whole;         // the query as float points meet it
   std::vector<std::uint8_t> bytes;  // the query for the centroids
   std::vector<std::int16_t> words;  // the query for int8 points
   std::vector<std::int32_t> centroid_scores;
@@ -56,12 +43,25 @@ struct Workspace {
   std::vector<std::uint64_t> partitions;  // keys
   std::vector<float> table_floats;
   std::vector<std::uint8_t> tables;
+  std::vector<Piece> pieces;
   std::vector<Hit> hits;
-  std::vector<std::uint64_t> candidates;  // keys
-  float query_unit = 0;                   // what 1 in `bytes` stands for
-  float word_unit = 0;                    // what 1 in `words` stands for
-  double zero = 0, step = 1;              // a candidate's integer score i stands for the score zero + i * step
-  float guess = 2;                        // standard deviations above the mean where the partitions to search start
+  Candidates candidates;
+  std::vector<std::uint64_t>* keys = nullptr;  // of the candidates found
+  float query_unit = 0;                        // what 1 in `bytes` stands for
+  float word_unit = 0;                         // what 1 in `words` stands for
+  double zero = 0, step = 1;                   // a candidate's integer score i stands for the score zero + i * step
+  Stages* stages = nullptr;
+  std::chrono::steady_clock::time_point last;
+
+  // Ends a stage: adds the time since the last one ended.
+  void end(double Stages::* stage) {
+    if (!stages) return;
+    const auto now = std::chrono::steady_clock::now();
+    stages->*stage += std::chrono::duration<double>(now - last).count();
+    last = now;
+  }
+
+  float guess = 2;  // standard deviations above the mean where the partitions to search start
 };
 
 Search::Search(const View& view, const Kernels& kernels) : view_(view), kernels_(kernels) {}
@@ -78,6 +78,7 @@ std::unique_ptr<Workspace> Search::borrow() {
   }
   auto workspace = std::make_unique<Workspace>();
   workspace->query.resize(view_.d + 1 + view_.tables.width);
+  workspace->whole.resize(view_.d);
   workspace->query[view_.d] = 1;
   workspace->bytes.assign(view_.centroids.d4, 64);
   workspace->words.resize(view_.d);
@@ -86,7 +87,7 @@ std::unique_ptr<Workspace> Search::borrow() {
   workspace->chosen.resize(view_.p);
   workspace->table_floats.resize(view_.tables.m * 16);
   workspace->tables.resize(view_.rows * 32);
-  workspace->hits.resize(scan_points);
+  workspace->hits.resize(piece_points);
   return workspace;
 }
 
@@ -95,9 +96,10 @@ void Search::give_back(std::unique_ptr<Workspace> workspace) {
   spare_.push_back(std::move(workspace));
 }
 
-std::size_t Search::choose_partitions(Workspace& at, std::size_t count) {
+void Search::choose_partitions(Workspace& at, std::size_t count) {
   const std::size_t p = view_.p;
   kernels_.score_centroids(view_.centroids, at.bytes.data(), at.centroid_scores.data());
+  at.end(&Stages::centroids);
   float sum, squares;
   kernels_.scale_scores(at.centroid_scores.data(), view_.order_scales, view_.order_biases, at.query_unit, p,
                         at.order.data(), &sum, &squares);
@@ -123,60 +125,71 @@ std::size_t Search::choose_partitions(Workspace& at, std::size_t count) {
     std::nth_element(at.partitions.begin(), at.partitions.begin() + static_cast<std::ptrdiff_t>(count),
                      at.partitions.end(), std::greater<>());
   at.partitions.resize(std::min(found, count));
-  std::sort(at.partitions.begin(), at.partitions.end(), std::greater<>());
-  return at.partitions.size();
+  // The best few first, so that the threshold rises early; the order of the others changes nothing.
+  const auto lead =
+      at.partitions.begin() + std::min<std::ptrdiff_t>(8, static_cast<std::ptrdiff_t>(at.partitions.size()));
+  std::partial_sort(at.partitions.begin(), lead, at.partitions.end(), std::greater<>());
+  at.end(&Stages::choose);
 }
 
-std::size_t Search::scan_partitions(Workspace& at, std::size_t count, std::size_t candidates) {
-  float offset, step;
-  kernels_.make_tables(view_.tables, at.query.data(), at.table_floats.data(), at.tables.data(), &offset, &step);
-  const Scan scan{view_.codes, at.tables.data(), view_.rows, view_.group_rows};
-  const double inverse = 1.0 / step;
-
-  // Candidate scores are integers in units of the tables' step, relative to the centroid of the first partition.
-  const std::size_t room = 2 * candidates + block;
-  at.candidates.resize(room + scan_points);
-  std::uint64_t* keys = at.candidates.data();
-  std::size_t found = 0;
-  std::int64_t threshold = std::numeric_limits<std::int32_t>::min();
-  double base_zero = 0;
-  auto prune = [&] {
-    std::nth_element(keys, keys + candidates - 1, keys + found, std::greater<>());
-    found = candidates;
-    threshold = static_cast<std::int64_t>(keys[candidates - 1] >> 32) - estimate_bias;
-  };
-  auto base_of = [&](std::uint32_t p) {
-    return static_cast<double>(at.centroid_scores[p]) * view_.base_scales[p] * at.query_unit + view_.base_biases[p];
-  };
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t p = number_of(at.partitions[i]);
-    if (i + 1 < count) {
-      const std::uint32_t next = number_of(at.partitions[i + 1]);
-      const std::uint8_t* codes = view_.codes + static_cast<std::size_t>(view_.first_blocks[next]) * view_.rows * block;
-      for (std::size_t line = 0; line < 8; ++line) __builtin_prefetch(codes + 64 * line);
-    }
-    const double base_score = base_of(p);
-    if (i == 0) {
-      base_zero = base_score;
-      at.zero = base_score + offset;
-      at.step = step;
-    }
-    const std::int64_t base =
-        static_cast<std::int64_t>(std::clamp(std::nearbyint((base_score - base_zero) * inverse), -furthest, furthest));
-    std::size_t first = static_cast<std::size_t>(view_.first_blocks[p]);
-    for (std::size_t left = static_cast<std::size_t>(view_.sizes[p]); left;) {
-      const std::size_t points = std::min(left, scan_points);
-      const std::uint32_t least = static_cast<std::uint32_t>(std::clamp<std::int64_t>(threshold - base, 0, 1 << 20));
-      const std::size_t hits = kernels_.scan(scan, first, points, least, at.hits.data());
-      for (std::size_t h = 0; h < hits; ++h)
-        keys[found++] = key_of(static_cast<std::uint32_t>(base + at.hits[h].sum + estimate_bias), at.hits[h].slot);
-      if (found >= room) prune();
-      first += scan_points / block;
+void Search::list_pieces(Workspace& at) {
+  at.pieces.clear();
+  for (const std::uint64_t key : at.partitions) {
+    const std::uint32_t p = number_of(key);
+    std::uint32_t first = static_cast<std::uint32_t>(view_.first_blocks[p]);
+    for (std::uint32_t left = static_cast<std::uint32_t>(view_.sizes[p]); left;) {
+      const std::uint32_t points = std::min(left, piece_points);
+      at.pieces.push_back({first, points, p});
+      first += piece_points / block;
       left -= points;
     }
   }
-  if (found > candidates) prune();
-  return found;
+  const std::size_t early = std::min<std::size_t>(pieces_ahead, at.pieces.size());
+  for (std::size_t i = 0; i < early; ++i)
+    for (std::size_t b = 0; b < piece_points * view_.rows; b += 64) __builtin_prefetch(codes_of(at.pieces[i]) + b);
+}
+
+const std::uint8_t* Search::codes_of(const Piece& piece) const {
+  return view_.codes + static_cast<std::size_t>(piece.first_block) * view_.rows * block;
+}
+
+void Search::scan_partitions(Workspace& at, std::size_t candidates) {
+  list_pieces(at);
+  float offset, step;
+  kernels_.make_tables(view_.tables, at.query.data(), at.table_floats.data(), at.tables.data(), &offset, &step);
+  at.end(&Stages::tables);
+  const Scan scan{view_.codes, at.tables.data(), view_.rows, view_.group_rows};
+
+  // Candidate scores are integers in units of the tables' step, relative to the centroid of the first partition.
+  const std::size_t groups = (view_.rows + view_.group_rows - 1) / view_.group_rows;
+  at.candidates.start(candidates, static_cast<std::int64_t>(255 * groups));
+  auto base_of = [&](std::uint32_t p) {
+    return static_cast<double>(at.centroid_scores[p]) * view_.base_scales[p] * at.query_unit + view_.base_biases[p];
+  };
+  const double zero = base_of(number_of(at.partitions[0])), inverse = 1.0 / step;
+  at.zero = zero + offset;
+  at.step = step;
+  std::int64_t base = 0;
+  std::uint32_t partition = 0xffffffffu;
+  for (std::size_t i = 0; i < at.pieces.size(); ++i) {
+    const Piece& piece = at.pieces[i];
+    if (piece.partition != partition) {
+      partition = piece.partition;
+      const double units = std::nearbyint((base_of(partition) - zero) * inverse);
+      base = static_cast<std::int64_t>(std::clamp(units, -furthest, furthest));
+    }
+    const std::uint8_t* ahead = codes_of(at.pieces[std::min(i + pieces_ahead, at.pieces.size() - 1)]);
+    const std::int64_t least = std::clamp<std::int64_t>(at.candidates.threshold() - base, 0, 1 << 20);
+    const std::size_t hits =
+        kernels_.scan(scan, piece.first_block, piece.points, static_cast<std::uint32_t>(least), at.hits.data(), ahead);
+    for (std::size_t h = 0; h < hits; ++h) at.candidates.add(base + at.hits[h].sum, at.hits[h].slot);
+    if (at.stages) {
+      at.stages->scanned += static_cast<double>(piece.points);
+      at.stages->hits += static_cast<double>(hits);
+    }
+  }
+  at.keys = &at.candidates.finish();
+  at.end(&Stages::scan);
 }
 
 // A row of points prefetched and scored; what is stored decides how.
@@ -185,11 +198,11 @@ float Search::score_row(const Workspace& at, std::uint32_t row, std::int64_t est
   switch (view_.rescore) {
     case Rescore::float32: {
       const float* x = static_cast<const float*>(view_.points) + row * d;
-      return view_.l2 ? -kernels_.distance_f32(x, at.query.data(), d) : kernels_.dot_f32(x, at.query.data(), d);
+      return view_.l2 ? -kernels_.distance_f32(x, at.whole.data(), d) : kernels_.dot_f32(x, at.whole.data(), d);
     }
     case Rescore::float16: {
       const std::uint16_t* x = static_cast<const std::uint16_t*>(view_.points) + row * d;
-      return view_.l2 ? -kernels_.distance_f16(x, at.query.data(), d) : kernels_.dot_f16(x, at.query.data(), d);
+      return view_.l2 ? -kernels_.distance_f16(x, at.whole.data(), d) : kernels_.dot_f16(x, at.whole.data(), d);
     }
     case Rescore::int8: {
       const std::int8_t* x = static_cast<const std::int8_t*>(view_.points) + row * d;
@@ -203,8 +216,9 @@ float Search::score_row(const Workspace& at, std::uint32_t row, std::int64_t est
   return view_.l2 ? 2 * score - squared : score;
 }
 
-std::size_t Search::rescore(Workspace& at, std::size_t found, std::size_t k, std::int64_t* ids, float* scores) const {
-  std::uint64_t* keys = at.candidates.data();
+std::size_t Search::rescore(Workspace& at, std::size_t k, std::int64_t* ids, float* scores) const {
+  std::uint64_t* keys = at.keys->data();
+  std::size_t found = at.keys->size();
   const std::size_t bytes = view_.d * bytes_per_value(view_.rescore);
   const char* points = static_cast<const char*>(view_.points);
   for (std::size_t i = 0; i < found; ++i) {
@@ -227,7 +241,7 @@ std::size_t Search::rescore(Workspace& at, std::size_t found, std::size_t k, std
   }
   for (std::size_t i = 0; i < found; ++i) {
     const std::uint32_t row = number_of(keys[i]);
-    const std::int64_t estimate = static_cast<std::int64_t>(keys[i] >> 32) - estimate_bias;
+    const std::int64_t estimate = static_cast<std::int64_t>(keys[i] >> 32) - Candidates::bias;
     keys[i] = key_of(sortable(score_row(at, row, estimate, squared)), row);
   }
   // A point in two partitions is there twice with one score, so the best 2 k keys hold the best k points.
@@ -238,15 +252,17 @@ std::size_t Search::rescore(Workspace& at, std::size_t found, std::size_t k, std
   for (std::size_t i = 0; i < keep && count < k; ++i) {
     if (i && keys[i] == keys[i - 1]) continue;
     ids[count] = number_of(keys[i]);
-    scores[count++] = from_sortable(static_cast<std::uint32_t>(keys[i] >> 32));
+    scores[count++] = from_sortable(score_of(keys[i]));
   }
   return count;
 }
 
 std::size_t Search::one(const float* query, std::size_t k, std::size_t partitions, std::size_t candidates,
-                        std::int64_t* ids, float* scores) {
+                        std::int64_t* ids, float* scores, Stages* stages) {
   std::unique_ptr<Workspace> workspace = borrow();
   Workspace& at = *workspace;
+  at.stages = stages;
+  if (stages) at.last = std::chrono::steady_clock::now();
   float scale = 1;
   if (view_.unit_queries) {
     const float squared = kernels_.dot_f32(query, query, view_.d);
@@ -254,7 +270,8 @@ std::size_t Search::one(const float* query, std::size_t k, std::size_t partition
   }
   float largest = 0;
   for (std::size_t j = 0; j < view_.d; ++j) {
-    at.query[j] = query[j] * scale;
+    at.whole[j] = query[j] * scale;
+    at.query[j] = view_.shift ? at.whole[j] - view_.shift[j] : at.whole[j];
     largest = std::max(largest, std::fabs(at.query[j]));
   }
   at.query_unit = largest > 0 ? largest / 63 : 1;
@@ -268,14 +285,16 @@ std::size_t Search::one(const float* query, std::size_t k, std::size_t partition
     for (std::size_t j = 0; j < view_.d; ++j)
       at.words[j] = static_cast<std::int16_t>(std::nearbyint(at.query[j] * to_words));
   }
+  at.end(&Stages::prepare);
   k = std::min(k, view_.n);
   candidates = std::max(candidates, k);
   std::size_t count = 0;
   for (partitions = std::min(std::max<std::size_t>(partitions, 1), view_.p);;
        partitions = std::min(4 * partitions, view_.p), candidates *= 2) {
-    const std::size_t chosen = choose_partitions(at, partitions);
-    const std::size_t found = scan_partitions(at, chosen, candidates);
-    count = rescore(at, found, k, ids, scores);
+    choose_partitions(at, partitions);
+    scan_partitions(at, candidates);
+    count = rescore(at, k, ids, scores);
+    at.end(&Stages::rescore);
     if (count >= k || (partitions == view_.p && candidates >= 2 * view_.n)) break;
   }
   give_back(std::move(workspace));

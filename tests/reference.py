@@ -8,7 +8,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["assign", "decode", "dot_decoded", "encode", "objective", "sum_by_code", "sum_by_group", "terms"]
+__all__ = [
+    "additive_value",
+    "assign",
+    "assign_spill",
+    "decode",
+    "decode_additive",
+    "dot_decoded",
+    "encode",
+    "encode_additive",
+    "gram",
+    "objective",
+    "sum_by_code",
+    "sum_by_group",
+    "terms",
+]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,6 +36,34 @@ def assign(
     """
     g = _floats(points) @ _floats(codewords).T  # (n, k)
     cost = _floats(squared_norms) + g * (_floats(linear)[:, None] + _floats(quadratic)[:, None] * g)
+    return cost.argmin(axis=1), cost.min(axis=1)
+
+
+def gram(codewords: ArrayLike, columns: int) -> Floats:
+    """out[:, :k] = codewords @ codewords.T; the other columns, up to `columns`, are 0."""
+    words = _floats(codewords)
+    out = np.zeros((len(words), columns))
+    out[:, : len(words)] = words @ words.T
+    return out
+
+
+def assign_spill(
+    points: ArrayLike,
+    codewords: ArrayLike,
+    firsts: ArrayLike,
+    along: ArrayLike,
+    inverse: ArrayLike,
+    strength: float,
+) -> tuple[Ints, Floats]:
+    """codes[i] = argmin_c cost[i, c] over c != firsts[i] (the lowest c among equals), and costs[i] that minimum, where
+    cost[i, c] = |c|^2 - 2 <x, c> + strength (along[i] - (<x, c> - <f, c>) inverse[i])^2 and f = codewords[firsts[i]].
+    """
+    x, words, chosen = _floats(points), _floats(codewords), _ints(firsts)
+    g = x @ words.T  # (n, k)
+    to_first = words[chosen] @ words.T  # (n, k)
+    parallel = _floats(along)[:, None] - (g - to_first) * _floats(inverse)[:, None]
+    cost = (words * words).sum(axis=1) - 2 * g + strength * parallel**2
+    cost[np.arange(len(x)), chosen] = np.inf
     return cost.argmin(axis=1), cost.min(axis=1)
 
 
@@ -89,6 +131,62 @@ def encode(
                 if values.min() < values[codes[i, j]]:
                     codes[i, j] = values.argmin()
                     y = trials[codes[i, j]]
+            if (codes[i] == before).all():
+                break
+    return codes
+
+
+def decode_additive(codes: ArrayLike, codewords: ArrayLike) -> Floats:
+    """decoded[i] = the sum over j of codewords[j, codes[i, j]], every codeword as long as a point."""
+    names, words = _ints(codes), _floats(codewords)
+    m, _, d = words.shape
+    return sum((words[j, names[:, j]] for j in range(m)), np.zeros((len(names), d)))
+
+
+def additive_value(y: Floats, point: Floats, penalty: float, *, scaled: bool) -> Floats:
+    """What encode_additive maximises, for each row of y, with T = <y, point> and B = |y|^2: where scaled T^2 / B if T
+    and B are positive, else 0; if not, 2 (1 + penalty) T - B - penalty (T / |point|)^2 (its last term 0 for a zero
+    point), which is a constant minus the score-aware loss of y.
+    """
+    T, B, squared = y @ point, (y * y).sum(axis=-1), float(point @ point)
+    if scaled:
+        return np.where((T > 0) & (B > 0), T**2 / np.where(B > 0, B, 1.0), 0.0)
+    value: Floats = 2 * (1 + penalty) * T - B - (penalty * T**2 / squared if squared > 0 else 0.0)
+    return value
+
+
+def encode_additive(
+    points: ArrayLike,
+    penalty: ArrayLike,
+    codewords: ArrayLike,
+    *,
+    scaled: bool,
+    sweeps: int,
+    start: ArrayLike | None = None,
+) -> Ints:
+    """codes[i] by coordinate descent on additive_value(decode_additive(codes[i])), without restarts: at most `sweeps`
+    times over the codebooks in their order, each takes the first codeword of largest value with all others held, if
+    that is more than it has. It begins at start[i], or with the codewords in turn: of each codebook the one nearest to
+    what those before it leave of the point (the first among equals).
+
+    The kernel also wants a gain of 1e-6 of the value; inputs on which the two must agree have no smaller ones.
+    """
+    x, eta_minus_1, words = _floats(points), _floats(penalty), _floats(codewords)
+    m = len(words)
+    codes = np.zeros((len(x), m), np.int64) if start is None else _ints(start).copy()
+    for i in range(len(x)):
+        if start is None:
+            left = x[i].copy()
+            for j in range(m):
+                codes[i, j] = ((left - words[j]) ** 2).sum(axis=1).argmin()
+                left -= words[j, codes[i, j]]
+        for _ in range(sweeps):
+            before = codes[i].copy()
+            for j in range(m):
+                rest = decode_additive(codes[i : i + 1], words)[0] - words[j, codes[i, j]]
+                values = additive_value(rest + words[j], x[i], eta_minus_1[i], scaled=scaled)
+                if values.max() > values[codes[i, j]]:
+                    codes[i, j] = values.argmax()
             if (codes[i] == before).all():
                 break
     return codes

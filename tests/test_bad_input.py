@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from aniso.errors import check_count, check_seed, check_threads, check_vectors
 from aniso.loss import Threshold
-from aniso.quantizers import ProductQuantizer, VectorQuantizer
+from aniso.quantizers import AdditiveQuantizer, ProductQuantizer, VectorQuantizer
 
 Array = NDArray[Any]
 D = 6
@@ -167,7 +167,11 @@ def scaled_quantizer() -> ProductQuantizer:
     return ProductQuantizer(3, scale_bits=16, rounds=1, threads=1)
 
 
-QUANTIZERS: list[Callable[[], Any]] = [vector_quantizer, product_quantizer, scaled_quantizer]
+def additive_quantizer() -> AdditiveQuantizer:
+    return AdditiveQuantizer(3, rounds=1, restarts=1, threads=1)
+
+
+QUANTIZERS: list[Callable[[], Any]] = [vector_quantizer, product_quantizer, scaled_quantizer, additive_quantizer]
 
 
 @pytest.fixture(params=QUANTIZERS, ids=lambda make: make.__name__)
@@ -189,7 +193,7 @@ def test_quantizers_refuse(fitted: Any, vectors: Any, error: type[Exception], wo
         ("points", lambda: fitted.encode(vectors)),
         ("queries", lambda: fitted.score(vectors, fitted.encode(GOOD))),
     ]
-    if isinstance(fitted, ProductQuantizer) and vectors is not None:
+    if isinstance(fitted, (ProductQuantizer, AdditiveQuantizer)) and vectors is not None:
         calls.append(("queries", lambda: fitted.fit(GOOD, queries=vectors)))
     for name, call in calls:
         with pytest.raises(error) as caught:
@@ -241,6 +245,18 @@ def test_product_fit_refuses() -> None:
     assert_array_equal(quantizer.encode(GOOD), codes)
 
 
+def test_additive_fit_refuses() -> None:
+    quantizer = additive_quantizer().fit(GOOD)
+    codes = quantizer.encode(GOOD)
+    with pytest.raises(ValueError, match="codebooks is 3; needed: at most the 2 dimensions"):
+        quantizer.fit(GOOD[:, :2])
+    with pytest.raises(ValueError, match="queries have 5 dimensions, needed: 6"):
+        quantizer.fit(GOOD, queries=GOOD[:, :5])
+    with pytest.raises(ValueError, match="queries have 0 rows"):
+        quantizer.fit(GOOD, queries=GOOD[:0])
+    assert_array_equal(quantizer.encode(GOOD), codes)
+
+
 # codes, what the message must hold
 BAD_VECTOR_CODES: list[tuple[Any, str]] = [
     (np.array([0, 8]), "0 to 8"),
@@ -275,7 +291,7 @@ def test_vector_decode_accepts_any_integers() -> None:
         assert_array_equal(quantizer.score(GOOD, codes), quantizer.score(GOOD, np.array([0, 7, 3], np.int32)))
 
 
-# codes of a quantizer with 3 subspaces of 16 codewords, what the message must hold
+# codes of a quantizer with 3 subspaces, or codebooks, of 16 codewords, what the message must hold
 BAD_PRODUCT_CODES: list[tuple[Any, str]] = [
     (np.full((4, 3), 16, np.uint8), "16"),
     (np.array([[0, 0, 255]], np.uint8), "255"),
@@ -305,16 +321,28 @@ def test_product_decode_refuses(codes: Any, word: str) -> None:
     assert_array_equal(quantizer.books.codewords, before)
 
 
-def test_product_decode_needs_the_scale() -> None:
-    quantizer = scaled_quantizer().fit(GOOD)
+@pytest.mark.parametrize(("codes", "word"), BAD_PRODUCT_CODES)
+def test_additive_decode_refuses(codes: Any, word: str) -> None:
+    quantizer = AdditiveQuantizer(3, rounds=1, restarts=1, scale_bits=0, threads=1).fit(GOOD)
+    before = quantizer.codewords.copy()
+    for call in (lambda: quantizer.decode(codes), lambda: quantizer.score(GOOD, codes)):
+        with pytest.raises((ValueError, TypeError)) as caught:
+            call()
+        assert word in str(caught.value)
+    assert_array_equal(quantizer.codewords, before)
+
+
+@pytest.mark.parametrize("make", [scaled_quantizer, additive_quantizer], ids=lambda make: make.__name__)
+def test_decode_needs_the_scale(make: Callable[[], Any]) -> None:
+    quantizer = make().fit(GOOD)
     codes = quantizer.encode(GOOD)
-    for wrong in (codes[:, :3], codes[:, :4], np.concatenate([codes, codes[:, :1]], axis=1)):
-        with pytest.raises(ValueError, match=rf"\(40, {wrong.shape[1]}\).*\(n, 5\)"):
+    for wrong in (codes[:, :3], codes[:, :-1], np.concatenate([codes, codes[:, :1]], axis=1)):
+        with pytest.raises(ValueError, match=rf"\(40, {wrong.shape[1]}\).*\(n, {codes.shape[1]}\)"):
             quantizer.decode(wrong)
 
 
-def test_product_decode_accepts_any_order() -> None:
-    for make in (product_quantizer, scaled_quantizer):
+def test_decode_accepts_any_order() -> None:
+    for make in (product_quantizer, scaled_quantizer, additive_quantizer):
         quantizer = make().fit(GOOD)
         codes = quantizer.encode(GOOD)
         expected = quantizer.decode(codes)
@@ -327,28 +355,56 @@ def test_product_decode_accepts_any_order() -> None:
         assert_array_equal(quantizer.score(GOOD, wide), quantizer.score(GOOD, codes))
 
 
-# how the quantizer is made, what the message must hold besides the value
-BAD_SETTINGS: list[tuple[Callable[..., Any], str, list[Any]]] = [
-    (VectorQuantizer, "k", [0, -3, 2.0, "4", None, (1 << 24) + 1]),
-    (lambda **setting: VectorQuantizer(4, **setting), "iterations", [-1, 2.5, "5", None]),
-    (lambda **setting: VectorQuantizer(4, **setting), "seed", [-1, 1.0, "0", None]),
-    (lambda **setting: VectorQuantizer(4, **setting), "threads", [0, -2, 1.5, "2", 1025]),
-    (ProductQuantizer, "subspaces", [0, -1, 2.0, "4", None]),
-    (lambda **setting: ProductQuantizer(3, **setting), "bits_per_code", [0, 1, 5, 16, -4, 4.0, 8.0, "4", None, 4.5]),
-    (lambda **setting: ProductQuantizer(3, **setting), "scale_bits", [1, 3, 4, 32, -8, 8.0, 16.0, "8", None]),
-    (lambda **setting: ProductQuantizer(3, **setting), "rounds", [-1, 1.5, "2", None]),
-    (lambda **setting: ProductQuantizer(3, **setting), "sweeps", [-1, 1001, 0.5, "2", None]),
-    (lambda **setting: ProductQuantizer(3, **setting), "sample", [0, -1, 1e5, "2", None]),
-    (lambda **setting: ProductQuantizer(3, **setting), "seed", [-1, 1.0, "0", None]),
-    (lambda **setting: ProductQuantizer(3, **setting), "threads", [0, -2, 1.5, "2", 1025]),
+# a name for the test, how the quantizer is made, what the message must hold besides the value
+BAD_SETTINGS: list[tuple[str, Callable[..., Any], str, list[Any]]] = [
+    ("vector", VectorQuantizer, "k", [0, -3, 2.0, "4", None, (1 << 24) + 1]),
+    ("vector", lambda **setting: VectorQuantizer(4, **setting), "iterations", [-1, 2.5, "5", None]),
+    ("vector", lambda **setting: VectorQuantizer(4, **setting), "seed", [-1, 1.0, "0", None]),
+    ("vector", lambda **setting: VectorQuantizer(4, **setting), "threads", [0, -2, 1.5, "2", 1025]),
+    ("product", ProductQuantizer, "subspaces", [0, -1, 2.0, "4", None]),
+    (
+        "product",
+        lambda **setting: ProductQuantizer(3, **setting),
+        "bits_per_code",
+        [0, 1, 5, 16, -4, 4.0, 8.0, "4", None, 4.5],
+    ),
+    (
+        "product",
+        lambda **setting: ProductQuantizer(3, **setting),
+        "scale_bits",
+        [1, 3, 4, 32, -8, 8.0, 16.0, "8", None],
+    ),
+    ("product", lambda **setting: ProductQuantizer(3, **setting), "rounds", [-1, 1.5, "2", None]),
+    ("product", lambda **setting: ProductQuantizer(3, **setting), "sweeps", [-1, 1001, 0.5, "2", None]),
+    ("product", lambda **setting: ProductQuantizer(3, **setting), "sample", [0, -1, 1e5, "2", None]),
+    ("product", lambda **setting: ProductQuantizer(3, **setting), "seed", [-1, 1.0, "0", None]),
+    ("product", lambda **setting: ProductQuantizer(3, **setting), "threads", [0, -2, 1.5, "2", 1025]),
+    ("additive", AdditiveQuantizer, "codebooks", [0, -1, 2.0, "4", None]),
+    (
+        "additive",
+        lambda **setting: AdditiveQuantizer(3, **setting),
+        "bits_per_code",
+        [0, 1, 5, 16, -4, 4.0, 8.0, "4", None, 4.5],
+    ),
+    (
+        "additive",
+        lambda **setting: AdditiveQuantizer(3, **setting),
+        "scale_bits",
+        [1, 3, 4, 32, -8, 8.0, 16.0, "8", None],
+    ),
+    ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "rounds", [-1, 1.5, "2", None]),
+    ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "restarts", [-1, 10_001, 0.5, "2", None]),
+    ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "sample", [0, -1, 1e5, "2", None]),
+    ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "seed", [-1, 1.0, "0", None]),
+    ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "threads", [0, -2, 1.5, "2", 1025]),
 ]
 
 
 @pytest.mark.parametrize(
     ("make", "name", "value"),
     [
-        pytest.param(make, name, value, id=f"{['product', 'vector'][i < 4]}-{name}-{value!r}")
-        for i, (make, name, values) in enumerate(BAD_SETTINGS)
+        pytest.param(make, name, value, id=f"{family}-{name}-{value!r}")
+        for family, make, name, values in BAD_SETTINGS
         for value in values
     ],
 )

@@ -1,12 +1,8 @@
-"""Every kernel of aniso._core on every usable instruction set against tests/reference.py, and its own checks.
+"""Every kernel of aniso._core on every usable instruction set against tests/reference.py.
 
 Small integers make float32 arithmetic exact, so that results must be EQUAL and ties must go to the lowest code.
 """
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,22 +117,71 @@ def test_assign_never_gives_a_padded_codeword(isa: str) -> None:
         assert (costs >= 1e30).all()
 
 
-def test_assign_without_dimensions_is_safe(isa: str) -> None:
-    """d = 0: an error, or the codeword of least squared norm; never foreign memory (so in a process of its own)."""
-    program = f"""
-import numpy as np
-from aniso import _core
-codes, costs = np.full(5, 77, np.int32), np.full(5, 77, np.float32)
-norms = np.arange(4000, 0, -1, dtype=np.float32)
-f = lambda *shape: np.zeros(shape, np.float32)
-try:
-    _core.assign(f(5, 0), f(4000, 0), norms, f(5), f(5), codes, costs, isa={isa!r})
-except ValueError:
-    raise SystemExit(0)
-assert (codes == 3999).all() and (costs == 1).all(), (codes, costs)
-"""
-    done = run_python(program)
-    assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr}"
+@given(
+    n=ROWS,
+    d=st.integers(1, 20),
+    k=st.one_of(st.integers(2, 40), st.sampled_from([2, 3, 31, 32, 33, 255])),
+    strength=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+    threads=THREADS,
+    seed=SEEDS,
+)
+@example(n=1030, d=3, k=17, strength=1.0, threads=2, seed=0)
+def test_assign_spill_integers(isa: str, n: int, d: int, k: int, strength: float, threads: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    # |<x, c>| and |<first, c>| <= 80: multiples of 1/8 below 160 + 80 + 3 * 168^2 < 2^17, exact and full of ties.
+    points, words = integers(rng, (n, d), -2, 2), integers(rng, (k, d), -2, 2)
+    firsts = rng.integers(0, k, n).astype(np.int32)
+    along, inverse = integers(rng, (n,), -8, 8), rng.choice([0, 0.25, 0.5, 1], n).astype(np.float32)
+    gram = run_gram(words, isa=isa)
+    codes, costs = np.full(n, UNTOUCHED, np.int32), np.full(n, UNTOUCHED, np.float32)
+    _core.assign_spill(points, words, gram, firsts, along, inverse, strength, codes, costs, threads=threads, isa=isa)
+    expected_codes, expected_costs = reference.assign_spill(points, words, firsts, along, inverse, strength)
+    assert (codes != firsts).all()
+    assert_array_equal(codes, expected_codes)
+    assert_array_equal(costs, expected_costs)
+
+
+@pytest.mark.parametrize("strength", [0.0, 1.5])
+def test_assign_spill_is_the_loss_of_soar(isa: str, strength: float) -> None:
+    """With along and inverse of the first choice: the least |x - c|^2 + strength <x - c, r / |r|>^2, less |x|^2."""
+    rng = np.random.default_rng(0)
+    points, words = (rng.normal(size=(count, 12)).astype(np.float32) for count in (300, 50))
+    distances = ((points[:, None].astype(np.float64) - words) ** 2).sum(axis=2)
+    firsts = distances.argmin(axis=1).astype(np.int32)
+    r = points.astype(np.float64) - words[firsts]
+    lengths = np.linalg.norm(r, axis=1)
+    along, inverse = (np.einsum("nd,nd->n", points, r) / lengths).astype(np.float32), (1 / lengths).astype(np.float32)
+    codes, costs = np.full(300, UNTOUCHED, np.int32), np.full(300, UNTOUCHED, np.float32)
+    _core.assign_spill(points, words, run_gram(words), firsts, along, inverse, strength, codes, costs, isa=isa)
+    other = points[:, None].astype(np.float64) - words  # (n, k, d)
+    loss = distances + strength * np.einsum("nkd,nd->nk", other, r / lengths[:, None]) ** 2
+    loss[np.arange(300), firsts] = np.inf
+    squared = (points.astype(np.float64) ** 2).sum(axis=1)
+    assert_allclose(costs + squared, loss.min(axis=1), atol=1e-4)  # float32 sums of 12 products of size 10
+    assert_allclose(loss[np.arange(300), codes], loss.min(axis=1), atol=1e-4)
+    if strength == 0:
+        assert_array_equal(codes, np.argsort(distances, axis=1)[:, 1])
+
+
+def run_gram(codewords: Array, *, more: int = 0, **how: Any) -> Array:
+    """The inner products of codewords, in as many columns as the kernels want, and `more` times 32."""
+    out = np.full((len(codewords), (len(codewords) + 31) // 32 * 32 + 32 * more), UNTOUCHED, np.float32)
+    _core.gram(codewords, out, **how)
+    return out
+
+
+@given(k=st.integers(0, 70), d=st.integers(1, 70), more=st.integers(0, 2), threads=THREADS, seed=SEEDS)
+def test_gram(isa: str, k: int, d: int, more: int, threads: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    whole = integers(rng, (k, d), -9, 9)
+    out = run_gram(whole, more=more, threads=threads, isa=isa)
+    assert_array_equal(out, reference.gram(whole, out.shape[1]))
+    words = rng.normal(size=(k, d)).astype(np.float32)
+    out = run_gram(words, more=more, threads=threads, isa=isa)
+    # A float32 sum of d products is off by at most d eps times the sum of their sizes.
+    sizes = reference.gram(np.abs(words), out.shape[1])
+    assert (np.abs(out - reference.gram(words, out.shape[1])) <= d * EPSILON * sizes).all()
+    assert_array_equal(out[:, :k], out[:, :k].T)
 
 
 class Task(NamedTuple):
@@ -419,302 +464,13 @@ def call_all(isa: str, threads: int) -> list[Array]:
     _core.sum_by_code(task.points, linear, outputs[-1], task.codewords, starts, sums, **how)
     group_sums, totals = np.empty((37, 15)), np.empty(37)
     _core.sum_by_group(task.points, linear, outputs[0], group_sums, totals, **how)
-    return [*outputs, out, sums, group_sums, totals]
+    gram, firsts = run_gram(words, **how), outputs[0]
+    codes, costs = np.empty(n, np.int32), np.empty(n, np.float32)
+    _core.assign_spill(task.points, words, gram, firsts, linear, quadratic, 1.5, codes, costs, **how)
+    return [*outputs, out, sums, group_sums, totals, gram, codes, costs]
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4, 7, 1000])
 def test_threads_do_not_change_a_bit(isa: str, threads: int) -> None:
     for one, many in zip(call_all(isa, 1), call_all(isa, threads), strict=True):
         assert one.tobytes() == many.tobytes()
-
-
-f32, i32, u8, f64 = np.float32, np.int32, np.uint8, np.float64
-
-
-def good_calls() -> dict[str, dict[str, Any]]:
-    """Arguments of a good call of every kernel: 6 points, 5 dimensions, subspaces of 2 and 3, 4 codewords."""
-    values, ones, codes = np.ones((6, 5), f32), np.ones(6, f32), np.zeros((6, 2), u8)
-    books = {"codewords": np.ones((2, 4, 3), f32), "starts": np.array([0, 2, 5], i32)}
-    return {
-        "assign": {
-            "points": values,
-            "codewords": np.ones((4, 5), f32),
-            "squared_norms": np.ones(4, f32),
-            "linear": ones,
-            "quadratic": ones.copy(),
-            "codes": np.full(6, UNTOUCHED, i32),
-            "costs": np.full(6, UNTOUCHED, f32),
-        },
-        "encode": {
-            "residuals": values,
-            "points": values.copy(),
-            "penalty": ones,
-            **books,
-            "codes": codes,
-            "scaled": False,
-            "warm": True,
-            "sweeps": 2,
-        },
-        "dot_decoded": {"values": values, "codes": codes, **books, "out": np.full(6, UNTOUCHED, f32)},
-        "sum_by_code": {
-            "values": values,
-            "weights": ones,
-            "codes": codes,
-            **books,
-            "out": np.full((2, 4, 3), UNTOUCHED, f64),
-        },
-        "sum_by_group": {
-            "values": values,
-            "weights": ones,
-            "groups": np.zeros(6, i32),
-            "sums": np.full((4, 5), UNTOUCHED, f64),
-            "totals": np.full(4, UNTOUCHED, f64),
-        },
-    }
-
-
-OUTPUTS = {
-    "assign": ["codes", "costs"],
-    "encode": ["codes"],
-    "dot_decoded": ["out"],
-    "sum_by_code": ["out"],
-    "sum_by_group": ["sums", "totals"],
-}
-KERNELS = list(OUTPUTS)
-ARRAYS = [
-    (kernel, name) for kernel, call in good_calls().items() for name in call if isinstance(call[name], np.ndarray)
-]
-
-# kernel, what is replaced
-REFUSED: list[tuple[str, dict[str, Any]]] = [
-    ("assign", {"codewords": np.ones((4, 4), f32)}),
-    ("assign", {"codewords": np.ones((0, 5), f32), "squared_norms": np.ones(0, f32)}),
-    ("encode", {"points": np.ones((6, 4), f32)}),
-    ("encode", {"codes": np.zeros((6, 3), u8)}),
-    ("encode", {"codes": np.zeros((5, 2), u8), "warm": False}),
-    ("encode", {"codes": np.full((6, 2), 4, u8)}),
-    ("dot_decoded", {"codes": np.full((6, 2), 255, u8)}),
-    ("sum_by_code", {"codes": np.array([[0, 0]] * 5 + [[0, 4]], u8)}),
-    ("sum_by_code", {"out": np.ones((2, 4, 2))}),
-    ("sum_by_code", {"out": np.ones((2, 5, 3))}),
-    ("sum_by_group", {"groups": np.array([0, 1, 2, 3, 4, 0], i32)}),
-    ("sum_by_group", {"groups": np.array([0, 1, 2, 3, -1, 0], i32)}),
-    ("sum_by_group", {"groups": np.array([0, 1, 2, 3, np.iinfo(i32).min, 0], i32)}),
-    ("sum_by_group", {"sums": np.ones((4, 4))}),
-    ("sum_by_group", {"totals": np.ones(3)}),
-    ("sum_by_group", {"sums": np.ones((0, 5)), "totals": np.ones(0)}),
-]
-for _kernel in ("encode", "dot_decoded", "sum_by_code"):
-    REFUSED += [
-        (_kernel, {"starts": np.array(starts, i32)})
-        for starts in (
-            [],
-            [0, 5],
-            [0, 2, 4],
-            [0, 2, 6],
-            [1, 2, 5],
-            [-1, 2, 5],
-            [0, 0, 5],
-            [0, 5, 5],
-            [0, 6, 5],
-            [0, 1, 5],  # 4 wide, the codewords are 3
-            [0, -5, 5],
-            [0, 2**31 - 1, 5],
-            [0, -(2**31), 5],
-            [0, 2, 4, 5],
-        )
-    ]
-    REFUSED += [
-        (_kernel, {"codewords": np.ones(shape, f32)})
-        for shape in ((0, 4, 3), (2, 0, 3), (2, 4, 0), (2, 257, 3), (3, 4, 3))
-    ]
-
-
-def show(value: Any) -> str:
-    return "-".join(f"{k}={np.asarray(v).shape}{np.asarray(v).ravel()[:4].tolist()}" for k, v in value.items())
-
-
-def refuse(kernel: str, call: dict[str, Any]) -> str:
-    """The call must raise, with a message, and leave its outputs as they were."""
-    before = {name: np.array(call[name]) for name in OUTPUTS[kernel]}
-    with pytest.raises((ValueError, TypeError)) as caught:
-        getattr(_core, kernel)(**call)
-    for name, was in before.items():
-        assert_array_equal(call[name], was)
-    assert str(caught.value)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_good_calls_are_good(kernel: str) -> None:
-    """What the tests below spoil works unspoilt, and writes every output."""
-    call = good_calls()[kernel]
-    getattr(_core, kernel)(**call)
-    for name in OUTPUTS[kernel]:
-        assert (call[name] != UNTOUCHED).all()
-
-
-@pytest.mark.parametrize(("kernel", "bad"), REFUSED, ids=lambda value: value if isinstance(value, str) else show(value))
-def test_refuses_values(isa: str, kernel: str, bad: dict[str, Any]) -> None:
-    refuse(kernel, {**good_calls()[kernel], **bad, "isa": isa})
-
-
-SPOILED: dict[str, Callable[[Array], Any]] = {
-    "one row less": lambda a: a[:-1].copy(),
-    "one row more": lambda a: np.concatenate([a, a[-1:]]),
-    "a dimension more": lambda a: a[None],
-    "a dimension less": lambda a: a.ravel() if a.ndim > 1 else a[0],
-    "None": lambda a: None,
-    "complex": lambda a: a.astype(complex),
-    "strings": lambda a: a.astype(str),
-    "objects": lambda a: a.astype(object),
-    "a list": lambda a: a.tolist(),
-}
-
-
-@pytest.mark.parametrize("spoil", SPOILED)
-@pytest.mark.parametrize(("kernel", "name"), ARRAYS)
-def test_refuses_shapes_and_kinds(kernel: str, name: str, spoil: str) -> None:
-    call = good_calls()[kernel]
-    call[name] = SPOILED[spoil](call[name])
-    with pytest.raises((ValueError, TypeError)):
-        getattr(_core, kernel)(**call)
-
-
-OUTPUT_ARRAYS = [(kernel, name) for kernel in KERNELS for name in OUTPUTS[kernel]]
-
-
-def strided(a: Array) -> Array:
-    """The same values, every second element of a larger array in the last dimension."""
-    return np.repeat(a, 2, axis=-1)[..., ::2]
-
-
-@pytest.mark.parametrize(("kernel", "name"), OUTPUT_ARRAYS)
-@pytest.mark.parametrize("how", ["read-only", "strided", "reversed", "fortran", "wider", "unsigned"])
-def test_refuses_outputs_it_cannot_write(kernel: str, name: str, how: str) -> None:
-    """A copy of an output would be written and thrown away, and the caller would keep what was there before."""
-    call = good_calls()[kernel]
-    array = call[name]
-    if how == "read-only":
-        array.flags.writeable = False
-    elif how == "strided":
-        array = strided(array)
-    elif how == "reversed":
-        array = array[::-1]
-    elif how == "fortran":
-        if array.ndim == 1:
-            pytest.skip("one dimension has one order")
-        array = np.asfortranarray(array)
-    elif how == "wider":
-        array = array.astype({f32: f64, f64: np.longdouble, u8: np.uint16, i32: np.int64}[array.dtype.type])
-    else:
-        array = array.astype({f32: np.uint32, f64: np.uint64, u8: np.int8, i32: np.uint32}[array.dtype.type])
-    refuse(kernel, {**call, name: array})
-
-
-@pytest.mark.parametrize(
-    ("kernel", "name"), [pair for pair in ARRAYS if pair not in OUTPUT_ARRAYS], ids=lambda value: str(value)
-)
-@pytest.mark.parametrize("how", ["strided", "wider"])
-def test_refuses_inputs_it_would_have_to_copy(kernel: str, name: str, how: str) -> None:
-    """Conversions are Python's business (check_vectors): a hidden copy of a million points is the caller's mistake."""
-    call = good_calls()[kernel]
-    array = call[name]
-    wider = {f32: f64, u8: np.uint16, i32: np.int64}[array.dtype.type]
-    refuse(kernel, {**call, name: strided(array) if how == "strided" else array.astype(wider)})
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_accepts_read_only_inputs(kernel: str) -> None:
-    call = good_calls()[kernel]
-    for name in call:
-        if isinstance(call[name], np.ndarray) and name not in OUTPUTS[kernel]:
-            call[name].flags.writeable = False
-    getattr(_core, kernel)(**call)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_refuses_threads_and_isas(kernel: str) -> None:
-    for threads in (0, -1, -(2**31)):
-        assert "threads" in refuse(kernel, {**good_calls()[kernel], "threads": threads})
-    for threads in (1.5, "2", None, 2**40):
-        refuse(kernel, {**good_calls()[kernel], "threads": threads})
-    for isa in ("sse9", "AVX2", " portable"):
-        message = refuse(kernel, {**good_calls()[kernel], "isa": isa})
-        assert isa in message
-        assert all(name in message for name in _core.isas())
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_no_points_is_no_work(isa: str, kernel: str) -> None:
-    call = good_calls()[kernel]
-    for name, array in call.items():
-        if isinstance(array, np.ndarray) and len(array) == 6:
-            call[name] = array[:0].copy()
-    getattr(_core, kernel)(**call, isa=isa, threads=4)
-    for name in {"sum_by_code": ["out"], "sum_by_group": ["sums", "totals"]}.get(kernel, []):
-        assert_array_equal(call[name], 0)
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_not_finite_is_no_crash(isa: str, kernel: str) -> None:
-    """The core does not look at values, but whatever they are it names only codewords that exist."""
-    for value in (np.nan, np.inf, -np.inf, 3e38):
-        for name, array in good_calls()[kernel].items():
-            if isinstance(array, np.ndarray) and array.dtype == f32 and name not in OUTPUTS[kernel]:
-                call = {**good_calls()[kernel], name: np.full_like(array, value), "isa": isa}
-                getattr(_core, kernel)(**call)
-                if kernel in ("assign", "encode"):
-                    assert ((call["codes"] >= 0) & (call["codes"] < 4)).all()
-
-
-def run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program],
-        env={**{k: v for k, v in os.environ.items() if k != "ANISO_ISA"}, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
-def test_isas() -> None:
-    assert _core.isas()
-    assert len(set(_core.isas())) == len(_core.isas())
-    assert _core.isas()[-1] == "portable"
-
-
-@pytest.mark.parametrize("value", ["", *_core.isas()])
-def test_environment_chooses(value: str) -> None:
-    done = run_python("from aniso import _core; print(_core.isa())", ANISO_ISA=value)
-    assert (done.returncode, done.stdout.split()) == (0, [value or _core.isas()[0]]), done.stderr
-
-
-def test_without_environment_the_best_is_chosen() -> None:
-    assert run_python("from aniso import _core; print(_core.isa())").stdout.split() == _core.isas()[:1]
-
-
-def test_environment_that_cannot_run_is_an_error() -> None:
-    done = run_python("from aniso import _core; _core.isa()", ANISO_ISA="sse9")
-    assert done.returncode == 1
-    message = done.stderr.splitlines()[-1]
-    assert message.startswith("ValueError")
-    assert all(word in message for word in ("ANISO_ISA", "sse9", *_core.isas()))
-
-
-def test_argument_wins_over_environment() -> None:
-    program = """
-import numpy as np
-from aniso import _core
-sums, totals = np.ones((1, 1)), np.ones(1)
-f = np.ones((1, 1), np.float32)
-_core.sum_by_group(f, f[0], np.zeros(1, np.int32), sums, totals, isa="portable")
-try:
-    _core.sum_by_group(f, f[0], np.zeros(1, np.int32), sums, totals)
-except ValueError as error:
-    print(error)
-"""
-    done = run_python(program, ANISO_ISA="sse9")
-    assert done.returncode == 0, done.stderr
-    assert "sse9" in done.stdout

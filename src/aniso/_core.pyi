@@ -123,6 +123,90 @@ def sum_by_group(
 ) -> None:
     """Weighted sums of rows by group, and the sum of weights of each group."""
 
+def make_tables(
+    query: NDArray[np.float32],  # (d + 1 + width,) as the search extends it
+    codewords: NDArray[np.float32],  # (m, width, 16)
+    firsts: NDArray[np.int32],  # (m,)
+    group: int,
+    tables: NDArray[np.uint8],  # (m, 16) out
+    *,
+    isa: str = "",
+) -> tuple:  # type: ignore[type-arg]
+    """Tables of a query in 8 bits; returns the sum of their lowest entries and the step of their units."""
+
+def score_centroids(
+    query: NDArray[np.uint8],  # (d4,)
+    centroids: NDArray[np.int8],  # (blocks, d4 / 4, 8, 4)
+    sums: NDArray[np.int32],  # (8 blocks,)
+    scores: NDArray[np.int32],  # (8 blocks,) out
+    *,
+    isa: str = "",
+) -> None:
+    """Integer inner products of a query in bytes with packed centroids."""
+
+def scan(
+    codes: NDArray[np.uint8],  # (blocks, rows, 32)
+    tables: NDArray[np.uint8],  # (2 rows, 16)
+    group: int,
+    first_block: int,
+    points: int,
+    least: int,
+    hits: NDArray[np.uint32],  # (points, 2) out
+    *,
+    isa: str = "",
+) -> int:
+    """Slots and sums of the points whose table entries add up to at least `least`; returns how many."""
+
+def score_rows(
+    query: NDArray[np.float32],  # (d,)
+    points: object,  # (n, d) float32, uint16 (the bits of float16) or int8
+    distance: bool,
+    out: NDArray[np.float32],  # (n,) out
+    *,
+    isa: str = "",
+) -> None:
+    """Inner products or squared distances of a query and rows, as rescoring computes them."""
+
+def multiply(
+    x: NDArray[np.float32],  # (n, d)
+    panels: NDArray[np.float32],  # (p, d, 16)
+    out: NDArray[np.float32],  # (n, 16 p) out
+    *,
+    threads: int = 1,
+    isa: str = "",
+) -> None:
+    """out = x @ points.T, for points in panels."""
+
+def exact_search(
+    queries: NDArray[np.float32],  # (q, d)
+    panels: NDArray[np.float32],  # (ceil(n / 16), d, 16)
+    biases: NDArray[np.float32],  # (n,)
+    ids: NDArray[np.int64],  # (q, k) out
+    scores: NDArray[np.float32],  # (q, k) out
+    *,
+    threads: int = 1,
+    isa: str = "",
+) -> None:
+    """The k best of queries @ points.T + biases, by brute force."""
+
+def moments(
+    x: NDArray[np.float32],  # (n, a)
+    y: NDArray[np.float32],  # (n, b)
+    weights: NDArray[np.float64],  # (n,)
+    out: NDArray[np.float64],  # (a, b) out
+    *,
+    threads: int = 1,
+) -> None:
+    """out = x.T @ (weights[:, None] * y)."""
+
+def solve_spd(
+    matrix: NDArray[np.float64],  # (n, n) becomes its Cholesky factor
+    right: NDArray[np.float64],  # (columns, n) becomes the solutions
+    *,
+    threads: int = 1,
+) -> None:
+    """Solves matrix @ x = right.T in place of right, for a symmetric positive definite matrix."""
+
 class Searcher:
     """A borrowed view of an index's arrays that answers queries; cpp/search.h says what each array means."""
 
@@ -133,6 +217,7 @@ class Searcher:
         d: int,
         l2: bool,
         unit_queries: bool,
+        shift: NDArray[np.float32] | None,  # (d,)
         centroids: NDArray[np.int8],  # (ceil(p / 8), d4 / 4, 8, 4)
         centroid_sums: NDArray[np.int32],  # (p padded to 8,)
         scales: NDArray[np.float32],  # (4, p padded to 8) of order and base, each a scale and a bias
@@ -148,6 +233,15 @@ class Searcher:
         point_biases: NDArray[np.float32] | None,  # (n,) of int8 points with l2
         isa: str = "",
     ) -> None: ...
+    def profile(
+        self,
+        queries: NDArray[np.float32],  # (q, d)
+        k: int,
+        partitions: int,
+        candidates: int,
+    ) -> dict:  # type: ignore[type-arg]
+        """Seconds in each stage, points scanned and hits, summed over the queries, one after the other."""
+
     def search(
         self,
         queries: NDArray[np.float32],  # (q, d)

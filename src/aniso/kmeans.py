@@ -78,7 +78,7 @@ def kmeans(
     weights = np.ones(len(points), np.float32) if weights is None else weights
     centroids = spread_sample(points, k, rng=rng, weights=weights)
     codes, costs = nearest(points, centroids, threads=threads)
-    losses = [float(np.dot(costs, weights.astype(np.float64)))]
+    losses = [float(np.sum(costs * weights.astype(np.float64)))]
     sums, totals = np.empty((k, points.shape[1])), np.empty(k)
     for iteration in range(iterations):
         progress(stage, iteration, iterations)
@@ -88,7 +88,7 @@ def kmeans(
         moved[filled] = sums[filled] / totals[filled, None]
         refill_empty(moved, ~filled, points, costs * weights)
         moved_codes, moved_costs = nearest(points, moved, threads=threads)
-        loss = float(np.dot(moved_costs, weights.astype(np.float64)))
+        loss = float(np.sum(moved_costs * weights.astype(np.float64)))
         if loss >= losses[-1]:
             break
         centroids, codes, costs = moved, moved_codes, moved_costs

@@ -14,14 +14,27 @@ multiply-add takes 4 dimensions of 8 centroids.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import mmap
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BLOCK", "Slots", "arrange", "pack_centroids", "pack_codes", "unpack_codes"]
+__all__ = [
+    "BLOCK",
+    "PANEL",
+    "Slots",
+    "arrange",
+    "huge_empty",
+    "pack_blocks",
+    "pack_centroids",
+    "pack_nibbles",
+    "pack_panels",
+    "unpack_blocks",
+]
 
 BLOCK = 32
+PANEL = 16
 _PACK_BLOCKS = 4096  # blocks packed at a time, to bound memory
 
 
@@ -47,26 +60,51 @@ def arrange(partitions: NDArray[np.int32], count: int) -> Slots:
     return Slots(first_blocks[:-1], sizes.astype(np.int32), entries)
 
 
-def pack_codes(codes: NDArray[np.uint8], entries: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Codes (n, m) of 4 bits to blocks (len(entries) / 32, ceil(m / 2), 32)."""
-    m, blocks = codes.shape[1], len(entries) // BLOCK
-    packed = np.zeros((blocks, -(-m // 2), BLOCK), np.uint8)
-    for first in range(0, blocks, _PACK_BLOCKS):
-        here = entries[first * BLOCK : (first + _PACK_BLOCKS) * BLOCK]
-        rows = np.where((here >= 0)[:, None], codes[here], 0).reshape(-1, BLOCK, m)
-        part = packed[first : first + len(rows)]
-        part |= rows[:, :, 0::2].transpose(0, 2, 1)
-        part[:, : m // 2] |= rows[:, :, 1::2].transpose(0, 2, 1) << 4
+def huge_empty(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    """An array like np.empty on huge pages, where the system has them: random reads miss the TLB less often."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if size < 1 << 21 or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.empty(shape, dtype)
+    memory = mmap.mmap(-1, size + (1 << 21), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    start = -whole.ctypes.data % (1 << 21)
+    return whole[start : start + size].view(dtype).reshape(shape)
+
+
+def pack_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Codes (n, m) of 4 bits to the bytes of a point, (n, ceil(m / 2)): subspace 2r in the low bits of byte r."""
+    packed: NDArray[np.uint8] = codes[:, 0::2].copy()
+    packed[:, : codes.shape[1] // 2] |= codes[:, 1::2] << 4
     return packed
 
 
-def unpack_codes(packed: NDArray[np.uint8], m: int) -> NDArray[np.uint8]:
+def pack_blocks(packed: NDArray[np.uint8], entries: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Bytes of points (n, rows) to blocks (len(entries) / 32, rows, 32); zeros where a slot is empty."""
+    rows, blocks = packed.shape[1], len(entries) // BLOCK
+    out: NDArray[np.uint8] = huge_empty((blocks, rows, BLOCK), np.uint8)
+    for first in range(0, blocks, _PACK_BLOCKS):
+        here = entries[first * BLOCK : (first + _PACK_BLOCKS) * BLOCK]
+        part = packed[here]
+        part[here < 0] = 0
+        out[first : first + _PACK_BLOCKS] = part.reshape(-1, BLOCK, rows).transpose(0, 2, 1)
+    return out
+
+
+def unpack_blocks(blocks: NDArray[np.uint8], m: int) -> NDArray[np.uint8]:
     """Blocks back to the codes of every slot: (blocks * 32, m)."""
-    blocks = len(packed)
-    codes = np.empty((blocks, BLOCK, 2 * packed.shape[1]), np.uint8)
-    codes[:, :, 0::2] = (packed & 15).transpose(0, 2, 1)
-    codes[:, :, 1::2] = (packed >> 4).transpose(0, 2, 1)
-    return codes.reshape(blocks * BLOCK, -1)[:, :m]
+    codes = np.empty((len(blocks), BLOCK, 2 * blocks.shape[1]), np.uint8)
+    codes[:, :, 0::2] = (blocks & 15).transpose(0, 2, 1)
+    codes[:, :, 1::2] = (blocks >> 4).transpose(0, 2, 1)
+    return codes.reshape(len(blocks) * BLOCK, -1)[:, :m]
+
+
+def pack_panels(points: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Points (n, d) side by side, 16 at a time, dimension by dimension: (ceil(n / 16), d, 16), zeros where padded."""
+    n, d = points.shape
+    padded = np.zeros((-(-n // PANEL) * PANEL, d), np.float32)
+    padded[:n] = points
+    return np.ascontiguousarray(padded.reshape(-1, PANEL, d).transpose(0, 2, 1))
 
 
 def pack_centroids(centroids: NDArray[np.int8]) -> NDArray[np.int8]:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aniso.errors import check_count, check_vectors
+from aniso.exact import multiply
 from aniso.quadrature import Floats, LogWeight, log_integrals, log_sine_integral, tail
 
 __all__ = [
@@ -287,9 +288,10 @@ class QueryTransform:
         return self._apply(self.forward_queries, "points", x)
 
     def _apply(self, matrix: Floats, name: str, vectors: ArrayLike) -> NDArray[np.floating]:
-        check_vectors(vectors, name, d=len(matrix))
-        v = np.asarray(vectors)
-        return np.asarray(v @ matrix.astype(np.float32 if v.dtype == np.float32 else np.float64))
+        checked = check_vectors(vectors, name, d=len(matrix))
+        if np.asarray(vectors).dtype == np.float32:
+            return multiply(checked, matrix)
+        return np.asarray(np.asarray(vectors) @ matrix)
 
 
 def empirical_weights(w: WeightFunction, points: ArrayLike, queries: ArrayLike) -> tuple[Floats, Floats]:

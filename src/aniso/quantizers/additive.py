@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aniso import _core
 from aniso.errors import NotFittedError, check_count, check_seed, check_threads, check_vectors
+from aniso.exact import multiply
 from aniso.progress import Progress, silent
 from aniso.quantizers.codebooks import Codes, start_codebooks
 from aniso.quantizers.protocol import check_bits, check_codes, score_decoded
@@ -98,7 +99,7 @@ class AdditiveQuantizer:
             x = x[np.sort(rng.choice(len(x), self.sample, replace=False))]
 
         k = 1 << self.bits_per_code
-        start = start_codebooks(x, self.codebooks, k, rng=rng, threads=self.threads)
+        start = start_codebooks(x, self.codebooks, k, rng=rng, threads=self.threads, progress=progress)
         codes = start.encode(x, x, np.zeros(len(x), np.float32), scaled=False, sweeps=0)
         codewords = np.zeros((self.codebooks, k, d), np.float32)
         for j, words in enumerate(start.codewords):
@@ -180,7 +181,7 @@ class AdditiveQuantizer:
             sweeps=_SWEEPS,
             restarts=restarts,
             kicks=_KICKS,
-            seed=seed,
+            seed=seed % 2**64,
             threads=self.threads,
         )
         return codes
@@ -218,12 +219,17 @@ class AdditiveQuantizer:
             _core.sum_by_group(x, scales.astype(np.float32), groups, sums[j], totals, threads=self.threads)
         ridge = _RIDGE * len(x) / k
         targets = sums.reshape(m * k, d) + ridge * codewords.reshape(m * k, d)
-        return np.linalg.solve(matrix + ridge * np.eye(m * k), targets).astype(np.float32).reshape(m, k, d)
+        matrix[np.diag_indices(m * k)] += ridge
+        solved = np.ascontiguousarray(targets.T)
+        _core.solve_spd(matrix, solved, threads=self.threads)
+        return np.ascontiguousarray(solved.T, np.float32).reshape(m, k, d)
 
 
 def _gram(codewords: F32) -> F32:
     flat = codewords.reshape(-1, codewords.shape[2])
-    return np.asarray(flat @ flat.T, np.float32)
+    out = np.empty((len(flat), (len(flat) + 31) // 32 * 32), np.float32)
+    _core.gram(flat, out)
+    return np.ascontiguousarray(out[:, : len(flat)])
 
 
 def _decode(codewords: F32, codes: Codes) -> F32:
@@ -243,7 +249,7 @@ def _scales(x: F32, y: F32, direction: F32 | None) -> F64:
     plain = np.divide(squares, dots, out=np.zeros_like(dots), where=dots > 0)
     if direction is None:
         return plain
-    u = x @ direction
+    u = multiply(x, direction)
     above, below = _dots(x, u), _dots(y, u)
     scales = np.divide(above, below, out=plain.copy(), where=(above > 0) & (below > 0))
     return np.asarray(np.clip(scales, plain / 2, plain * 2))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aniso import _core
+from aniso.exact import ExactIndex
 
 __all__ = ["ScaleCodes", "expected_query"]
 
@@ -22,7 +23,7 @@ class ScaleCodes:
 
     >>> import numpy as np
     >>> codes = ScaleCodes.fit(np.array([0.5, 1.0, 2.0]), bits=8)
-    >>> codes.decode(codes.encode(np.array([0.0, 0.5, 1.0, 2.0]))).round(2).tolist()
+    >>> codes.decode(codes.encode(np.array([0.0, 0.5, 1.0, 2.0]))).round(1).tolist()
     [0.0, 0.5, 1.0, 2.0]
     """
 
@@ -65,22 +66,18 @@ def expected_query(
     pulls W towards a multiple of the identity (the paper's assumption), the more the fewer queries there are.
     """
     d = points.shape[1]
-    best, second = np.empty(len(queries), np.int32), np.empty(len(queries), np.int32)
-    costs, zeros = np.empty(len(queries), np.float32), np.zeros(len(queries), np.float32)
-    no_norms = np.zeros(len(points), np.float32)
-    _core.assign(queries, points, no_norms, zeros - 1, zeros, best, costs, threads=threads)
-    if len(points) > 1:
-        itself = np.flatnonzero((points[best] == queries).all(axis=1))
-        others, at = np.delete(np.arange(len(points)), best[itself]), best.copy()
-        if len(others):
-            _core.assign(queries, points[others], no_norms[others], zeros - 1, zeros, second, costs, threads=threads)
-            at[itself] = others[second[itself]]
-        best = at
-    x, q = points[best].astype(np.float64), queries.astype(np.float64)
-    moment, cross = x.T @ x, x.T @ q
+    found = ExactIndex(points, threads=threads).search(queries, 8).ids  # 8: a query may be a point, even several times
+    same = (points[found] == queries[:, None]).all(axis=2)
+    best = found[np.arange(len(queries)), np.argmin(same, axis=1)]
+    x, ones = points[best], np.ones(len(queries))
+    moment, cross = np.empty((d, d)), np.empty((d, d))
+    _core.moments(x, x, ones, moment, threads=threads)
+    _core.moments(queries, x, ones, cross, threads=threads)  # transposed, as solve_spd wants it
     mean = np.trace(moment) / d
     if mean == 0:
         return np.eye(d, dtype=np.float32)
-    ridge = mean * (0.1 + d / len(queries))
-    plain = np.trace(cross) / np.trace(moment)
-    return np.linalg.solve(moment + ridge * np.eye(d), cross + ridge * plain * np.eye(d)).astype(np.float32)
+    ridge, plain = mean * (0.1 + d / len(queries)), np.trace(cross) / np.trace(moment)
+    moment[np.diag_indices(d)] += ridge
+    cross[np.diag_indices(d)] += ridge * plain
+    _core.solve_spd(moment, cross, threads=threads)
+    return np.ascontiguousarray(cross.T, np.float32)

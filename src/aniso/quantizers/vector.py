@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from aniso import _core
 from aniso.errors import NotFittedError, check_count, check_seed, check_threads, check_vectors
 from aniso.kmeans import nearest, refill_empty, spread_sample
 from aniso.loss import Loss, Weights, check_loss
@@ -65,14 +66,14 @@ class VectorQuantizer:
         rng = np.random.default_rng(self.seed)
         codewords = spread_sample(x, self.k, rng=rng, weights=np.ones(len(x), np.float32))
         codes, costs = nearest(x, codewords, eta=eta, threads=self.threads)
-        losses = [float(np.dot(costs, importance))]
+        losses = [float(np.sum(costs * importance))]
         for iteration in range(self.iterations):
             progress("vector quantizer", iteration, self.iterations)
             moved = update_codewords(x, codes, weights, codewords)
             empty = np.bincount(codes, minlength=self.k) == 0
             refill_empty(moved, empty, x, costs * importance.astype(np.float32))
             moved_codes, moved_costs = nearest(x, moved, eta=eta, threads=self.threads)
-            loss = float(np.dot(moved_costs, importance))
+            loss = float(np.sum(moved_costs * importance))
             if loss >= losses[-1]:
                 break
             codewords, codes, costs = moved, moved_codes, moved_costs
@@ -123,10 +124,14 @@ def update_codewords(
     bounds = np.searchsorted(codes[order], np.arange(len(codewords) + 1))
     for j in np.flatnonzero(np.diff(bounds)):
         members = order[bounds[j] : bounds[j + 1]]
-        x = points[members].astype(np.float64)
+        x = points[members]
         eta, importance = weights.eta[members], weights.importance[members]
-        squared = np.einsum("nd,nd->n", x, x)
+        squared = np.einsum("nd,nd->n", x, x, dtype=np.float64)
         excess = np.divide(importance * (eta - 1.0), squared, out=np.zeros(len(x)), where=squared > 0)
-        matrix = importance.sum() * np.eye(d) + (x * excess[:, None]).T @ x
-        updated[j] = np.linalg.solve(matrix, (importance * eta) @ x)
+        matrix = np.empty((d, d))
+        _core.moments(x, x, excess, matrix)
+        matrix[np.diag_indices(d)] += importance.sum()
+        right = np.einsum("n,nd->d", importance * eta, x)[None]
+        _core.solve_spd(matrix, right)
+        updated[j] = right[0]
     return updated

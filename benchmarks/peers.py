@@ -1,0 +1,705 @@
+"""aniso and its peers on an ann-benchmarks data set: recall@10 against queries per second, in one run.
+
+    python benchmarks/peers.py glove-100-angular --mode single     single queries, one core, one thread
+    python benchmarks/peers.py glove-100-angular --mode batch      all queries in one call, two threads
+    python benchmarks/peers.py glove-100-angular --report          tables and plots in benchmarks/results/
+    options: --libraries aniso,scann   --quick   --resume   --points 20000 (a subset, its truth by brute force)
+
+Method
+- Builds: each in a process of its own with all cores, so that a crash or a time-out costs that build alone. Peak memory
+  is the high-water mark of that process above what it held with the input loaded. Saved under out/peers-cache/ by
+  library version and settings, and loaded from there by both modes; index bytes are those of the saved files (aniso:
+  of the arrays that the searcher reads).
+- Rough pass: the whole grid of peer_libraries.py with a few random queries, to find recall and rough speed. A series of
+  rising cost ends when recall passes 0.998 or stands still, or the queries take over a second.
+- Precise pass: the points near each library's Pareto front between recall 0.85 and 0.995, in rounds: within a round the
+  libraries take turns point by point, in an order shuffled anew each round, so that noise hits all alike. A turn lasts
+  0.2 s at least. Speed is the best of the rounds; the medians are in the report too.
+- Single: the process is pinned to one core, every thread pool has one thread, and queries go one at a time through the
+  library's ordinary Python call. Batch: two threads, one call. Setting knobs and reading ids is off the clock.
+- Cosine: points and queries are normalised off the clock for libraries without cosine of their own.
+- Recall@10 counts the answers among the file's ten neighbours; ids out of range or repeated count for nothing.
+- Per-call overhead: a query for the best of 256 points, cheapest knobs.
+- Every measurement is appended to out/peers-<dataset>-<mode>.jsonl at once: Ctrl-C loses nothing, --resume goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import hashlib
+import importlib
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from peer_libraries import LIBRARIES, MISSING, Knobs, Library, Settings
+
+HERE = Path(__file__).resolve().parent
+OUT = HERE.parent / "out"
+RESULTS = HERE / "results"
+K = 10
+TARGETS = (0.90, 0.95, 0.99)
+LOW, HIGH = 0.85, 0.995  # recalls between which speed is measured precisely
+POINTS = 20  # measured precisely, most of each library
+TURN = 0.2  # seconds a turn lasts at least
+SLOW = 1.0  # seconds for the rough queries at which a series ends
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+F32 = NDArray[np.float32]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Data:
+    name: str  # of the data set, with the size of the subset if it is one
+    metric: str
+    folder: Path  # where points.npy and unit.npy are
+    n: int
+    queries: F32
+    truth: NDArray[np.int64]  # (q, 10)
+
+    @property
+    def d(self) -> int:
+        return int(self.queries.shape[1])
+
+    def inputs(self, kind: type[Library]) -> str:
+        return "unit" if self.metric == "cosine" and kind.unit else "points"
+
+
+def unit(x: F32) -> F32:
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    return np.asarray(x / np.maximum(norms, 1e-30), np.float32)
+
+
+def brute_force(points: F32, queries: F32, metric: str, k: int) -> NDArray[np.int64]:
+    """The k best points of each query, in blocks of queries."""
+    if metric == "cosine":
+        points, queries = unit(points), unit(queries)
+    bias = np.einsum("nd,nd->n", points, points) / 2 if metric == "l2" else np.zeros(len(points), np.float32)
+    best = np.empty((len(queries), k), np.int64)
+    rows = max(1, (1 << 26) // len(points))
+    for first in range(0, len(queries), rows):
+        scores = queries[first : first + rows] @ points.T - bias
+        ids = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+        order = np.argsort(-np.take_along_axis(scores, ids, axis=1), axis=1, kind="stable")
+        best[first : first + rows] = np.take_along_axis(ids, order, axis=1)
+    return best
+
+
+def prepare(name: str, points: int | None) -> Data:
+    """The data set, or a random subset of its points; vectors also as .npy files for the processes that build."""
+    from aniso import datasets
+
+    data = datasets.load(name)
+    x, truth = data.points, data.neighbors[:, :K]
+    if points and points < len(x):
+        x = x[np.sort(np.random.default_rng(0).permutation(len(x))[:points])]
+        truth = brute_force(x, data.queries, data.metric, K)
+        name = f"{name}-{points}"
+    folder = OUT / "peers-cache" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, values in (("points", x), ("unit", unit(x) if data.metric == "cosine" else None)):
+        path = folder / f"{part}.npy"
+        if values is not None and not path.exists():
+            np.save(folder / "part.npy", values)
+            os.replace(folder / "part.npy", path)
+    return Data(name, data.metric, folder, len(x), data.queries, truth)
+
+
+# Builds, each in a process of its own
+
+
+def status(key: str) -> int:
+    """A figure of /proc/self/status, in bytes."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key + ":"))
+
+
+def build_here(request: Row) -> None:
+    """What the process that builds does: build, save, and write what it took."""
+    kind = LIBRARIES[request["library"]]
+    folder, settings = Path(request["folder"]), request["settings"]
+    importlib.import_module(kind.module)
+    points = np.load(request["points"])
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts from here
+        before = status("VmRSS")
+        start = time.perf_counter()
+        index = kind.build(points, request["metric"], settings, request["threads"], Path(scratch))
+        seconds = time.perf_counter() - start
+        peak = max(0, status("VmHWM") - before)
+        folder.mkdir(parents=True)
+        index.save(folder)
+        size = index.bytes(folder)
+    row = {
+        "version": kind.version(),
+        "seconds": seconds,
+        "peak": peak,
+        "bytes": size,
+        "size": kind.size,
+        "input": points.nbytes,
+    }
+    (folder / "built.json").write_text(json.dumps(row))  # last: without it the folder counts as not built
+
+
+def ensure_built(data: Data, name: str, settings: Settings, limit: float, retry: bool) -> tuple[Path, Row]:
+    """Where the index is, and what building it took: from the cache if it is there."""
+    kind = LIBRARIES[name]
+    key = json.dumps([kind.version(), settings], sort_keys=True)
+    folder = data.folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    note, failure = folder / "built.json", folder.with_name(folder.name + ".failed.json")
+    if note.exists():
+        return folder, json.loads(note.read_text())
+    if failure.exists() and not retry:
+        return folder, json.loads(failure.read_text())
+    shutil.rmtree(folder, ignore_errors=True)
+    threads = os.cpu_count() or 1
+    request = {
+        "library": name,
+        "settings": settings,
+        "metric": data.metric,
+        "points": str(data.folder / f"{data.inputs(kind)}.npy"),
+        "folder": str(folder),
+        "threads": threads,
+    }
+    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), "PEERS_THREADS": str(threads)}
+    command = [sys.executable, str(HERE / "peers.py"), "--build", json.dumps(request)]
+    cores = range(threads)
+
+    def all_cores() -> None:
+        os.sched_setaffinity(0, cores)
+
+    with tempfile.TemporaryFile("w+") as log:
+        try:
+            done = subprocess.run(
+                command, env=environment, timeout=limit, preexec_fn=all_cores, stdout=log, stderr=subprocess.STDOUT
+            )
+            reason = "" if done.returncode == 0 else f"ended with code {done.returncode}"
+        except subprocess.TimeoutExpired:
+            reason = f"took longer than {limit:.0f} s"
+        if reason:
+            log.seek(0)
+            lines = [line for line in log.read().splitlines() if line.strip()]
+            shutil.rmtree(folder, ignore_errors=True)
+            row: Row = {"failed": f"{reason}: {' | '.join(lines[-2:])[-400:]}"}
+            failure.write_text(json.dumps(row))
+            return folder, row
+    return folder, json.loads(note.read_text())
+
+
+# Measuring
+
+
+def recall(found: Iterable[NDArray[Any]], truth: NDArray[np.int64], n: int) -> float:
+    hits = 0
+    for ids, best in zip(found, truth, strict=True):
+        valid = {int(i) for i in ids[:K] if 0 <= i < n}
+        hits += len(valid.intersection(best.tolist()))
+    return hits / truth.size
+
+
+class Meter:
+    """Times one index: in single mode query by query, in batch mode all at once."""
+
+    def __init__(self, data: Data, mode: str, threads: int) -> None:
+        self.n, self.mode, self.threads, self.metric = data.n, mode, threads, data.metric
+        self.raw, self.unit = data.queries, unit(data.queries) if data.metric == "cosine" else data.queries
+        self.truth = data.truth
+
+    def queries(self, index: Library, chosen: NDArray[np.int64]) -> Any:
+        x = np.ascontiguousarray((self.unit if index.unit else self.raw)[chosen])
+        if self.mode == "batch":
+            return x
+        return [row[None] if index.row else row for row in x]
+
+    def measure(
+        self, index: Library, knobs: Knobs, chosen: NDArray[np.int64], queries: Any, seconds: float, check: bool
+    ) -> tuple[float, float]:
+        """Recall (if asked for) and queries per second; the search that gives recall also warms up."""
+        if self.mode == "batch":
+            search = index.batch(K, knobs, self.threads)
+            answer = search(queries)
+            found: Iterable[NDArray[Any]] = index.ids_of_batch(answer, K) if check else ()
+        else:
+            search = index.one(K, knobs)
+            warm = queries if check else queries[:50]
+            found = [index.ids_of_one(search(query)) for query in warm]
+        reached = recall(found, self.truth[chosen], self.n) if check else float("nan")
+        done, start = 0, time.perf_counter()
+        while True:
+            if self.mode == "batch":
+                search(queries)
+            else:
+                for query in queries:
+                    search(query)
+            done += len(chosen)
+            taken = time.perf_counter() - start
+            if taken >= seconds:
+                break
+        index.rest()
+        return reached, done / taken
+
+
+def overhead(kind: type[Library], data: Data) -> float:
+    """Microseconds of a query for the best of 256 points."""
+    points = np.load(data.folder / f"{data.inputs(kind)}.npy", mmap_mode="r")[:256].copy()
+    settings, knobs = kind.tiny()
+    queries = data.queries[:500] if data.metric != "cosine" else unit(data.queries[:500])
+    with tempfile.TemporaryDirectory() as scratch:
+        search = kind.build(points, data.metric, settings, 1, Path(scratch)).one(1, knobs)
+        rows = [row[None] if kind.row else row for row in queries]
+        best = float("inf")
+        for _ in range(20):
+            start = time.perf_counter()
+            for row in rows:
+                search(row)
+            best = min(best, (time.perf_counter() - start) / len(rows))
+    return best * 1e6
+
+
+def front(rows: Sequence[Row], speed: str = "qps") -> list[Row]:
+    """The rows that no other beats in both recall and speed, by rising recall."""
+    kept: list[Row] = []
+    for row in sorted(rows, key=lambda row: (-row["recall"], -row[speed])):
+        if not kept or row[speed] > kept[-1][speed]:
+            kept.append(row)
+    return kept[::-1]
+
+
+def choose(rows: Sequence[Row]) -> list[Row]:
+    """The points worth precise rounds: near the front, spread over the recalls, and one beyond each end."""
+    best = front(rows)
+    below = [row for row in best if row["recall"] < LOW][-1:]
+    above = [row for row in best if row["recall"] > HIGH][:1]
+
+    def merit(row: Row) -> float:
+        return float(row["qps"] / max(other["qps"] for other in best if other["recall"] >= row["recall"]))
+
+    within = [row for row in rows if LOW <= row["recall"] <= HIGH and merit(row) > 0.75]
+    bins: dict[int, list[Row]] = {}
+    for row in within:
+        place = np.log(row["recall"] / (1 - row["recall"]))
+        bins.setdefault(int(place * 3), []).append(row)
+    ranked = [sorted(group, key=merit, reverse=True) for _, group in sorted(bins.items())]
+    turns = (row for layer in itertools.zip_longest(*ranked) for row in layer if row is not None)
+    return below + list(itertools.islice(turns, POINTS - len(below) - len(above))) + above
+
+
+class Log:
+    """The JSON lines of one data set and mode."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self.path, self.run = path, run
+        self.rows = [row for row in read(path) if row["run"] == run]
+
+    def write(self, row: Row) -> None:
+        row = {"run": self.run, **row, "at": time.strftime("%Y-%m-%dT%H:%M:%S"), "load": os.getloadavg()[0]}
+        self.rows.append(row)
+        self.path.parent.mkdir(exist_ok=True)
+        with open(self.path, "a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def of(self, kind: str) -> list[Row]:
+        return [row for row in self.rows if row["kind"] == kind]
+
+
+def read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:  # a line cut short by a power failure
+            continue
+    return rows
+
+
+def identity(row: Row) -> str:
+    return json.dumps([row["library"], row["settings"], row.get("knobs")], sort_keys=True)
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
+
+
+@dataclass(frozen=True)
+class Effort:
+    rough_queries: int
+    queries: int
+    rounds: int
+    builds: int  # of each library, most
+    knobs: int  # every how many of a series
+
+    @classmethod
+    def of(cls, mode: str, quick: bool, rounds: int | None) -> Effort:
+        if quick:
+            return cls(200 if mode == "single" else 500, 500, rounds or 2, 1, 2)
+        return cls(400 if mode == "single" else 1000, 2000 if mode == "single" else 1 << 30, rounds or 7, 99, 1)
+
+
+def run(data: Data, names: Sequence[str], log: Log, mode: str, effort: Effort, limit: float, retry: bool) -> None:
+    threads = 1 if mode == "single" else 2
+    meter = Meter(data, mode, threads)
+    order = np.random.default_rng(1).permutation(len(data.queries))
+    rough, precise = np.sort(order[: effort.rough_queries]), np.sort(order[: effort.queries])
+    usable = [name for name in names if fit(data, name, log)]
+    grid = [(name, s) for name in usable for s in LIBRARIES[name].builds(data.n, data.d, data.metric)[: effort.builds]]
+
+    built: list[tuple[str, Settings, Path]] = []
+    for number, (name, settings) in enumerate(grid):
+        start = time.perf_counter()
+        folder, row = ensure_built(data, name, settings, limit, retry)
+        took = time.perf_counter() - start
+        entry = {"kind": "build", "library": name, "settings": settings, **row}
+        if not any(identity(old) == identity(entry) for old in log.of("build")):
+            log.write(entry)
+        outcome = row.get("failed") or f"{row['seconds']:.1f} s, {row['bytes'] / 1e6:.1f} MB"
+        source = "cached" if took < 1 else "built"
+        say(f"build {number + 1}/{len(grid)} {name} {settings}: {source}, {outcome}")
+        if "failed" not in row:
+            built.append((name, settings, folder))
+
+    started = time.perf_counter()
+    finished = {identity(row) for row in log.of("swept")}
+    for number, (name, settings, folder) in enumerate(built):
+        if identity({"library": name, "settings": settings}) in finished:
+            continue
+        kind = LIBRARIES[name]
+        try:
+            if mode == "single" and not any(row["library"] == name for row in log.of("overhead")):
+                log.write({"kind": "overhead", "library": name, "us": overhead(kind, data)})
+            index = kind.load(folder, data.metric, settings, data.d)
+            count = sweep(index, name, settings, meter, rough, effort, data.n, log)
+        except Exception as error:
+            log.write({"kind": "failure", "library": name, "settings": settings, "why": repr(error)[:400]})
+            say(f"rough {name} {settings}: {error!r}")
+            continue
+        log.write({"kind": "swept", "library": name, "settings": settings})
+        elapsed = time.perf_counter() - started
+        left = elapsed / (number + 1) * (len(built) - number - 1)
+        say(f"rough {number + 1}/{len(built)} {name} {settings}: {count} points, about {left / 60:.1f} min left")
+
+    rough_rows = {identity(row): row for row in log.of("rough")}.values()
+    chosen = {name: choose([row for row in rough_rows if row["library"] == name]) for name in usable}
+    chosen = {name: rows for name, rows in chosen.items() if rows}
+    folders = {identity({"library": name, "settings": settings}): folder for name, settings, folder in built}
+    rounds(data, chosen, folders, meter, precise, effort, log)
+
+
+def fit(data: Data, name: str, log: Log) -> bool:
+    """Whether the library can be imported and knows the metric; if not, the reason is logged."""
+    kind = LIBRARIES[name]
+    why = kind.unfit(data.metric)
+    if not why:
+        try:
+            importlib.import_module(kind.module)
+        except ImportError as error:
+            why = f"cannot be imported: {error}"
+    if why and not any(row["library"] == name for row in log.of("skipped")):
+        log.write({"kind": "skipped", "library": name, "why": why})
+        say(f"{name} is left out: {why}")
+    return not why
+
+
+def sweep(
+    index: Library,
+    name: str,
+    settings: Settings,
+    meter: Meter,
+    chosen: NDArray[np.int64],
+    effort: Effort,
+    n: int,
+    log: Log,
+) -> int:
+    """The rough pass over the knobs of one build; how many points it measured."""
+    queries = meter.queries(index, chosen)
+    known = {identity(row): row for row in log.of("rough")}
+    count = 0
+    for series in index.series(settings, n):
+        still, last = 0, 0.0
+        for knobs in series[:: effort.knobs]:
+            row = {"kind": "rough", "library": name, "settings": settings, "knobs": knobs}
+            if identity(row) in known:
+                reached, qps = known[identity(row)]["recall"], known[identity(row)]["qps"]
+            else:
+                reached, qps = meter.measure(index, knobs, chosen, queries, 0.01, check=True)
+                log.write({**row, "recall": reached, "qps": qps, "queries": len(chosen)})
+                count += 1
+            still = still + 1 if reached < last + 0.0005 else 0
+            last = max(last, reached)
+            if reached > 0.998 or still == 5 or len(chosen) / qps > SLOW:
+                break
+    return count
+
+
+def rounds(
+    data: Data,
+    chosen: dict[str, list[Row]],
+    folders: dict[str, Path],
+    meter: Meter,
+    queries: NDArray[np.int64],
+    effort: Effort,
+    log: Log,
+) -> None:
+    """The precise pass: libraries take turns, round after round."""
+    indexes: dict[str, Library] = {}
+    inputs: dict[str, Any] = {}
+    for name, rows in chosen.items():
+        for row in rows:
+            key = identity({"library": name, "settings": row["settings"]})
+            if key not in indexes:
+                indexes[key] = LIBRARIES[name].load(folders[key], data.metric, row["settings"], data.d)
+                if name not in inputs:
+                    inputs[name] = meter.queries(indexes[key], queries)
+    total = sum(len(rows) for rows in chosen.values())
+    say(f"{total} points of {len(chosen)} libraries in {effort.rounds} rounds; {len(indexes)} indexes in memory")
+    done = {(identity(row), row["round"]) for row in log.of("turn")}
+    recalls = {identity(row): row["recall"] for row in log.of("turn")}
+    for number in range(effort.rounds):
+        start = time.perf_counter()
+        shuffler = random.Random(number)
+        hands = [shuffler.sample(rows, len(rows)) for rows in chosen.values()]
+        shuffler.shuffle(hands)
+        for row in (row for layer in itertools.zip_longest(*hands) for row in layer if row is not None):
+            point = {"kind": "turn", **{key: row[key] for key in ("library", "settings", "knobs")}}
+            key = identity(point)
+            if (key, number) in done:
+                continue
+            index = indexes[identity({"library": row["library"], "settings": row["settings"]})]
+            check = key not in recalls
+            reached, qps = meter.measure(index, row["knobs"], queries, inputs[row["library"]], TURN, check=check)
+            recalls.setdefault(key, reached)
+            log.write({**point, "round": number, "recall": recalls[key], "qps": qps, "queries": len(queries)})
+        took = time.perf_counter() - start
+        left = took * (effort.rounds - number - 1)
+        say(f"round {number + 1}/{effort.rounds}: {took:.0f} s, about {left / 60:.1f} min left")
+
+
+# The report
+
+
+def points_of(rows: Sequence[Row]) -> list[Row]:
+    """The turns of each point as one row: the best and the median speed over the rounds."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(identity(row), []).append(row)
+    return [
+        {
+            **{key: group[0][key] for key in ("library", "settings", "knobs", "recall")},
+            "qps": max(row["qps"] for row in group),
+            "median": float(np.median([row["qps"] for row in group])),
+            "rounds": len(group),
+        }
+        for group in groups.values()
+    ]
+
+
+def speed_at(rows: Sequence[Row], target: float, speed: str = "qps") -> tuple[float, str] | None:
+    """Queries per second at a recall: between neighbours of the front the logarithm is linear in recall."""
+    line = front(rows, speed)
+    if not line or line[-1]["recall"] < target:
+        return None
+    if line[0]["recall"] >= target:
+        return float(line[0][speed]), ">= "  # the front starts above: at least this fast
+    low, high = next((a, b) for a, b in itertools.pairwise(line) if a["recall"] < target <= b["recall"])
+    share = (target - low["recall"]) / (high["recall"] - low["recall"])
+    return float(np.exp((1 - share) * np.log(low[speed]) + share * np.log(high[speed]))), ""
+
+
+def latest(path: Path, wanted: str | None) -> tuple[dict[str, list[Row]], dict[str, str]]:
+    """The rows of each library's latest run that has turns, or of the run asked for; and which run that was."""
+    rows = read(path)
+    runs: dict[str, str] = {}
+    for row in rows:
+        if row["kind"] == "turn" and wanted in (None, row["run"]):
+            runs[row["library"]] = max(row["run"], runs.get(row["library"], ""))
+    return {name: [r for r in rows if r.get("library") == name and r["run"] == run] for name, run in runs.items()}, runs
+
+
+def text_of(values: Row) -> str:
+    return ", ".join(f"{key} {f'{value:.3g}' if isinstance(value, float) else value}" for key, value in values.items())
+
+
+def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for cells in body:
+        yield "| " + " | ".join(cells) + " |"
+    yield ""
+
+
+def titles(name: str) -> str:
+    return LIBRARIES[name].name
+
+
+def speeds(points: dict[str, list[Row]], speed: str) -> Iterator[str]:
+    """The table of speeds at the targets, with aniso's ratio to each library and the best peer."""
+    ours = [speed_at(points.get("aniso", []), target, speed) for target in TARGETS]
+
+    def cell(found: tuple[float, str] | None, own: tuple[float, str] | None, name: str) -> str:
+        if found is None:
+            return "not reached"
+        ratio = f" ({own[0] / found[0]:.2f}x)" if own and name != "aniso" else ""
+        return f"{found[1]}{found[0]:,.0f}{ratio}"
+
+    body = []
+    for name in sorted(points, key=lambda name: (name != "aniso", titles(name))):
+        found = [speed_at(points[name], target, speed) for target in TARGETS]
+        body.append([titles(name), *(cell(f, own, name) for f, own in zip(found, ours, strict=True))])
+    best = ["**best peer**"]
+    for target, own in zip(TARGETS, ours, strict=True):
+        peers = {n: s[0] for n in points if n != "aniso" and (s := speed_at(points[n], target, speed))}
+        top = max(peers, key=lambda name: peers[name], default="")
+        ratio = f"**{own[0] / peers[top]:.2f}x** of {titles(top)}" if own and top else ""
+        best.append(ratio or (titles(top) if top else "none"))
+    yield from markdown(["library", *(f"recall {target:.2f}" for target in TARGETS)], [*body, best])
+
+
+def report(dataset: str, wanted: str | None) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    lines = [f"# aniso and its peers on {dataset}", "", "Method: the head of benchmarks/peers.py.", ""]
+    builds: dict[str, Row] = {}
+    told: set[str] = set()
+    for mode, title in (
+        ("single", "Single queries, one core, one thread"),
+        ("batch", "All queries in one call, two threads"),
+    ):
+        path = OUT / f"peers-{dataset}-{mode}.jsonl"
+        rows, runs = latest(path, wanted)
+        if not rows:
+            continue
+        for row in read(path):
+            if row["kind"] == "build":
+                builds[identity(row)] = row
+            if row["kind"] in ("skipped", "failure"):
+                told.add(f"- {titles(row['library'])}: {row['why']}")
+        points = {name: points_of([r for r in group if r["kind"] == "turn"]) for name, group in rows.items()}
+        turns = [row for group in rows.values() for row in group if row["kind"] == "turn"]
+        number = {row["queries"] for row in turns}
+        counts = sorted({point["rounds"] for group in points.values() for point in group})
+        loads = np.quantile([row["load"] for row in turns], [0, 0.5, 1])
+        lines += [f"## {title}", ""]
+        spread = "-".join(str(count) for count in sorted({counts[0], counts[-1]}))
+        lines.append(
+            f"{'/'.join(str(n) for n in sorted(number))} queries, {spread} rounds, load average {loads[0]:.1f} to "
+            f"{loads[2]:.1f} (median {loads[1]:.1f}). Queries per second, best of the rounds; in parentheses: aniso's "
+            "speed over the library's."
+        )
+        apart = [titles(name) for name, own in runs.items() if own != runs.get("aniso", own)]
+        if apart:
+            lines.append(f"Not measured in the same run as aniso: {', '.join(apart)}.")
+        lines += ["", *speeds(points, "qps"), "The same with the median of the rounds:", "", *speeds(points, "median")]
+        lines += ["What each library's front was chosen from (a larger grid has more chances to look good):", ""]
+        lines += markdown(["library", "builds", "points tried", "measured in rounds"], map(tried, rows.items()))
+        lines += ["The fastest measured point that reaches the recall:", ""]
+        fastest = []
+        for name in sorted(points, key=lambda name: (name != "aniso", titles(name))):
+            for target in TARGETS:
+                reaching = [row for row in points[name] if row["recall"] >= target]
+                if reaching:
+                    row = max(reaching, key=lambda row: float(row["qps"]))
+                    knobs = f"{text_of(row['settings'])}; {text_of(row['knobs'])}"
+                    figures = [f"{target:.2f}", f"{row['recall']:.4f}", f"{row['qps']:,.0f}"]
+                    fastest.append([titles(name), *figures, knobs])
+        lines += markdown(["library", "target", "recall", "QPS", "build; knobs"], fastest)
+        if mode == "single":
+            calls = {row["library"]: row["us"] for group in rows.values() for row in group if row["kind"] == "overhead"}
+            body = [[titles(name), f"{us:.1f}"] for name, us in sorted(calls.items(), key=lambda item: item[1])]
+            lines += ["Per call, the best of 256 points:", "", *markdown(["library", "microseconds"], body)]
+        curves = {titles(name): [(r["recall"], r["qps"]) for r in front(group)] for name, group in points.items()}
+        import plot
+
+        picture = f"peers-{dataset}-{mode}.png"
+        plot.fronts(curves, titles("aniso"), f"{dataset}: {title[0].lower()}{title[1:]}", RESULTS / picture)
+        lines += [f"![recall and speed]({picture})", ""]
+    lines += ["## Builds", "", "All cores. Peak memory is above the input; MB = 10^6 bytes.", ""]
+    lines += markdown(
+        ["library", "build", "seconds", "peak MB", "index MB", "counted"], map(build_cells, builds.values())
+    )
+    lines += ["## Left out", "", *sorted(told), *(f"- {name}: {why}" for name, why in MISSING.items()), ""]
+    path = RESULTS / f"peers-{dataset}.md"
+    path.write_text("\n".join(lines))
+    say(f"wrote {path}")
+
+
+def tried(item: tuple[str, list[Row]]) -> list[str]:
+    name, rows = item
+    counts = [len({identity(row) for row in rows if row["kind"] == kind}) for kind in ("swept", "rough", "turn")]
+    return [titles(name), *map(str, counts)]
+
+
+def build_cells(row: Row) -> list[str]:
+    name, settings = titles(row["library"]), text_of(row["settings"])
+    if "failed" in row:
+        return [name, settings, "failed", "", "", row["failed"].replace("|", "/")]
+    figures = [f"{row['seconds']:.1f}", f"{row['peak'] / 1e6:.0f}", f"{row['bytes'] / 1e6:.1f}"]
+    return [name, settings, *figures, row["size"]]
+
+
+def with_threads(threads: int) -> None:
+    """Start over with every thread pool set to that many threads: they are read when a library is imported."""
+    if os.environ.get("PEERS_THREADS") == str(threads):
+        return
+    os.environ.update({**dict.fromkeys(THREAD_VARIABLES, str(threads)), "PEERS_THREADS": str(threads)})
+    os.environ["OMP_WAIT_POLICY"] = "passive"  # no thread spins while another library is measured
+    os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", nargs="?")
+    parser.add_argument("--mode", choices=("single", "batch"), default="single")
+    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="some of " + ",".join(LIBRARIES))
+    parser.add_argument("--points", type=int, help="a random subset of so many points")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--core", type=int, default=0, help="the core of single mode")
+    parser.add_argument("--build-limit", type=float, default=1800, help="seconds a build may take")
+    parser.add_argument("--quick", action="store_true", help="one build of each library, fewer knobs and queries")
+    parser.add_argument("--resume", action="store_true", help="go on with the last run")
+    parser.add_argument("--report", action="store_true")
+    parser.add_argument("--run", help="for --report: this run alone")
+    parser.add_argument("--build", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.build:
+        build_here(json.loads(options.build))
+        return
+    if not options.dataset:
+        parser.error("name a data set")
+    if options.report:
+        report(options.dataset if not options.points else f"{options.dataset}-{options.points}", options.run)
+        return
+    names = options.libraries.split(",")
+    if unknown := [name for name in names if name not in LIBRARIES]:
+        parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(LIBRARIES)}")
+    with_threads(1 if options.mode == "single" else 2)
+    data = prepare(options.dataset, options.points)
+    path = OUT / f"peers-{data.name}-{options.mode}.jsonl"
+    runs = [row["run"] for row in read(path)]
+    log = Log(path, max(runs) if options.resume and runs else time.strftime("%Y%m%d-%H%M%S"))
+    if options.mode == "single":
+        os.sched_setaffinity(0, {options.core})
+    effort = Effort.of(options.mode, options.quick, options.rounds)
+    try:
+        run(data, names, log, options.mode, effort, options.build_limit, retry=not options.resume)
+    except KeyboardInterrupt:
+        say(f"stopped; go on with --resume, or see what there is with --report ({path})")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

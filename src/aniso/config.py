@@ -1,0 +1,78 @@
+"""The settings of an index: what they mean, their limits, and the defaults that follow from the data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aniso.errors import check_count, check_seed
+
+__all__ = ["METRICS", "RESCORES", "Config", "check_metric"]
+
+METRICS = ("dot", "cosine", "l2")
+RESCORES = ("float32", "float16", "int8", "none")
+
+
+@dataclass(frozen=True)
+class Config:
+    """How an index is built. None means: chosen from the number of points and dimensions by `complete`.
+
+    metric       "dot", "cosine" or "l2"
+    partitions   how many partitions the points are divided into
+    spill        the strength (lambda) of a second partition for every point (SOAR), or 0 for none
+    subspaces    4-bit codes per point; by default one for every 2 dimensions
+    threshold    T of the score-aware loss, relative to the norm of a point: scores below T |x| do not count
+    rescore      the copy of the points that final scores are computed from: "float32" gives exact scores, "float16" and
+                 "int8" are smaller, "none" keeps only the codes
+    sample       most points that training looks at
+    iterations   of k-means, for the partitions
+    rounds       of the joint codebook update
+    seed         of everything random
+    """
+
+    metric: str = "dot"
+    partitions: int | None = None
+    spill: float = 1.0
+    subspaces: int | None = None
+    threshold: float = 0.2
+    rescore: str = "float32"
+    sample: int | None = None
+    iterations: int = 8
+    rounds: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_metric(self.metric)
+        if self.rescore not in RESCORES:
+            raise ValueError(f"rescore is {self.rescore!r}; needed: one of {', '.join(RESCORES)}")
+        for name in ("partitions", "subspaces", "sample"):
+            if getattr(self, name) is not None:
+                check_count(getattr(self, name), name)
+        check_count(self.iterations, "iterations", least=0)
+        check_count(self.rounds, "rounds", least=0)
+        check_seed(self.seed)
+        if not 0 <= self.spill <= 100:
+            raise ValueError(f"spill is {self.spill}; needed: 0 (none) to 100, usually about 1")
+        if not 0 <= self.threshold < 1:
+            raise ValueError(f"threshold is {self.threshold}; needed: 0 (the plain loss) to below 1")
+
+    def complete(self, n: int, d: int, available: int) -> Config:
+        """The same with every None replaced by what suits n points of d dimensions, with so many to train on."""
+        wanted = self.partitions or max(1, round(3.5 * math.sqrt(n)))
+        sample = min(self.sample or max(100_000, 160 * wanted), available)
+        partitions = min(wanted, sample)
+        return replace(
+            self,
+            partitions=partitions,
+            spill=self.spill if partitions > 1 else 0.0,
+            subspaces=min(self.subspaces or (d + 1) // 2, d),
+            sample=sample,
+        )
+
+
+def check_metric(metric: Any) -> str:
+    """One of METRICS."""
+    if metric not in METRICS:
+        raise ValueError(f"metric is {metric!r}; needed: one of {', '.join(METRICS)}")
+    return str(metric)
