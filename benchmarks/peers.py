@@ -11,7 +11,7 @@ Method
   library version and settings, and loaded from there by both modes; index bytes are those of the saved files (aniso:
   of the arrays that the searcher reads).
 - Rough pass: the whole grid of peer_libraries.py with a few random queries, to find recall and rough speed. A series of
-  rising cost ends when recall passes 0.998 or stands still, or the queries take over a second.
+  rising cost ends when recall passes 0.998 or stands still, or falls far behind the library's own best.
 - Precise pass: the points near each library's Pareto front between recall 0.85 and 0.995, in rounds: within a round the
   libraries take turns point by point, in an order shuffled anew each round, so that noise hits all alike. A turn lasts
   0.2 s at least. Speed is the best of the rounds; the medians are in the report too.
@@ -429,9 +429,10 @@ def sweep(
     """The rough pass over the knobs of one build; how many points it measured."""
     queries = meter.queries(index, chosen)
     known = {identity(row): row for row in log.of("rough")}
+    best = [(row["recall"], row["qps"]) for row in known.values() if row["library"] == name]
     count = 0
     for series in index.series(settings, n):
-        still, last = 0, 0.0
+        still, behind, last = 0, 0, 0.0
         for knobs in series[:: effort.knobs]:
             row = {"kind": "rough", "library": name, "settings": settings, "knobs": knobs}
             if identity(row) in known:
@@ -440,9 +441,13 @@ def sweep(
                 reached, qps = meter.measure(index, knobs, chosen, queries, 0.01, check=True)
                 log.write({**row, "recall": reached, "qps": qps, "queries": len(chosen)})
                 count += 1
+            best.append((reached, qps))
+            # Far slower than another point of the library with no less recall, and gaining little: hopeless.
+            beaten = any(other >= reached and speed > 2.5 * qps for other, speed in best)
+            behind = behind + 1 if beaten and reached < last + 0.01 else 0
             still = still + 1 if reached < last + 0.0005 else 0
             last = max(last, reached)
-            if reached > 0.998 or still == 5 or len(chosen) / qps > SLOW:
+            if reached > 0.998 or still == 5 or behind == 2 or len(chosen) / qps > SLOW:
                 break
     return count
 

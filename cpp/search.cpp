@@ -232,12 +232,19 @@ std::size_t Search::rescore(Workspace& at, std::size_t k, std::int64_t* ids, flo
   }
   const float squared = view_.l2 ? kernels_.dot_f32(at.query.data(), at.query.data(), view_.d) : 0;
   if (view_.rescore == Rescore::none) {
-    // A point in two partitions has two estimates: the better one counts.
+    // A point in two partitions has two estimates: their mean counts.
     std::sort(keys, keys + found, [](std::uint64_t a, std::uint64_t b) {
       return number_of(a) != number_of(b) ? number_of(a) < number_of(b) : a > b;
     });
-    auto same = [](std::uint64_t a, std::uint64_t b) { return number_of(a) == number_of(b); };
-    found = static_cast<std::size_t>(std::unique(keys, keys + found, same) - keys);
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < found; ++i) {
+      const bool twice = i + 1 < found && number_of(keys[i]) == number_of(keys[i + 1]);
+      const std::uint64_t other = keys[i + twice];
+      const std::uint64_t mean = (static_cast<std::uint64_t>(score_of(keys[i])) + score_of(other)) / 2;
+      keys[kept++] = key_of(static_cast<std::uint32_t>(mean), number_of(keys[i]));
+      i += twice;
+    }
+    found = kept;
   }
   for (std::size_t i = 0; i < found; ++i) {
     const std::uint32_t row = number_of(keys[i]);

@@ -229,3 +229,17 @@ def _floats(values: ArrayLike) -> Floats:
 
 def _ints(values: ArrayLike) -> Ints:
     return np.asarray(values, dtype=np.int64)
+
+
+def scan(codes: ArrayLike, tables: ArrayLike) -> Ints:
+    """sums[i] = tables[m, codes[i, m]].sum(over m)"""
+    chosen, entries = _ints(codes), _ints(tables)
+    sums: Ints = entries[np.arange(entries.shape[0])[None, :], chosen].sum(axis=1)
+    return sums
+
+
+def tables(query: ArrayLike, codewords: ArrayLike, firsts: ArrayLike) -> Floats:
+    """T[m, c] = sum_j query[firsts[m] + j] * codewords[m, j, c]"""
+    q, words = _floats(query), _floats(codewords)
+    width = words.shape[1]
+    return np.stack([q[first : first + width] @ words[m] for m, first in enumerate(_ints(firsts))])

@@ -145,13 +145,15 @@ class Index:
             array = array[None]
         if array.dtype != np.float32 or not array.flags.c_contiguous or array.shape[-1] != self.d:
             array = check_vectors(array, "queries", d=self.d)
-        k = min(k, self.n)
+        k = min(check_count(k, "k"), self.n)
+        looked = self._default_partitions if partitions is None else check_count(partitions, "partitions")
+        kept = 3 * k + 20 if candidates is None else check_count(candidates, "candidates")
         ids, scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
-        workers = 1 if single else self._threads if threads is None else threads
+        workers = 1 if single else self._threads if threads is None else check_threads(threads)
         searcher.search(
             array,
-            partitions or self._default_partitions,
-            min(candidates or 3 * k + 20, 2 * self.n),
+            min(looked, self.n),
+            min(kept, 2 * self.n),
             ids,
             scores,
             threads=workers,

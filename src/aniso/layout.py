@@ -96,7 +96,7 @@ def unpack_blocks(blocks: NDArray[np.uint8], m: int) -> NDArray[np.uint8]:
     codes = np.empty((len(blocks), BLOCK, 2 * blocks.shape[1]), np.uint8)
     codes[:, :, 0::2] = (blocks & 15).transpose(0, 2, 1)
     codes[:, :, 1::2] = (blocks >> 4).transpose(0, 2, 1)
-    return codes.reshape(len(blocks) * BLOCK, -1)[:, :m]
+    return codes.reshape(len(blocks) * BLOCK, 2 * blocks.shape[1])[:, :m]
 
 
 def pack_panels(points: NDArray[np.float32]) -> NDArray[np.float32]:

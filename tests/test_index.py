@@ -1,0 +1,245 @@
+"""The index and the exact index through their public calls: what is found, in which order, with which scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from aniso.config import METRICS, RESCORES, Config
+from aniso.exact import ExactIndex
+from aniso.index import Index, build
+
+N, D = 3000, 20
+
+
+def clustered(n: int, d: int = D, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    centers = rng.normal(size=(40, d)) * 2
+    return (centers[rng.integers(0, 40, n)] + rng.normal(size=(n, d))).astype(np.float32)
+
+
+POINTS, QUERIES = clustered(N), clustered(100, seed=0)[50:] + np.float32(0.1)
+
+
+def scores_of(queries: np.ndarray, points: np.ndarray, metric: str) -> np.ndarray:
+    q, x = queries.astype(np.float64), points.astype(np.float64)
+    if metric == "l2":
+        return -((q[:, None] - x[None]) ** 2).sum(axis=2)
+    if metric == "cosine":
+        q, x = q / np.linalg.norm(q, axis=1, keepdims=True), x / np.linalg.norm(x, axis=1, keepdims=True)
+    return q @ x.T
+
+
+def recall(found: np.ndarray, truth: np.ndarray) -> float:
+    return float(np.mean([len(np.intersect1d(a, b)) / len(b) for a, b in zip(found, truth, strict=True)]))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_exact_index(metric: str) -> None:
+    result = ExactIndex(POINTS, metric=metric).search(QUERIES, 15)
+    scores = scores_of(QUERIES, POINTS, metric)
+    assert_array_equal(result.ids, np.argsort(-scores, axis=1)[:, :15])
+    assert_allclose(result.scores, -np.sort(-scores, axis=1)[:, :15], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_exact_results_do_not_depend_on_the_batch_or_threads(metric: str) -> None:
+    index = ExactIndex(POINTS, metric=metric, threads=2)
+    whole = index.search(QUERIES, 7)
+    for row, query in enumerate(QUERIES):
+        one = index.search(query, 7, threads=1)
+        assert_array_equal(one.ids, whole.ids[row])
+        assert_array_equal(one.scores, whole.scores[row])
+
+
+@pytest.mark.parametrize("spill", [0.0, 1.0])
+@pytest.mark.parametrize("metric", METRICS)
+def test_looking_everywhere_finds_everything(metric: str, spill: float) -> None:
+    """All partitions and all candidates leave nothing to chance: the result is the exact one."""
+    index = build(POINTS, metric=metric, spill=spill, partitions=50)
+    result = index.search(QUERIES, 10, partitions=50, candidates=2 * N)
+    exact = ExactIndex(POINTS, metric=metric).search(QUERIES, 10)
+    assert_array_equal(result.ids, exact.ids)
+    assert_allclose(result.scores, exact.scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rescore", RESCORES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_recall_and_scores_of_every_copy(metric: str, rescore: str) -> None:
+    """Floors with a margin of 0.05 below what these seeds give; score errors are those of the copy kept."""
+    index = build(POINTS, metric=metric, rescore=rescore, partitions=60)
+    result = index.search(QUERIES, 10, partitions=20, candidates=80)
+    truth = ExactIndex(POINTS, metric=metric).search(QUERIES, 10).ids
+    assert recall(result.ids, truth) > (0.5 if rescore == "none" else 0.9)
+    exact = np.take_along_axis(scores_of(QUERIES, POINTS, metric), result.ids, axis=1)
+    size = np.abs(scores_of(QUERIES, POINTS, "dot")).max() if metric != "cosine" else 1.0
+    assert np.all(np.diff(result.scores, axis=1) <= 0)
+    if rescore == "none":  # estimates of 2 bits per dimension: right on the whole, not for each of the best
+        whole = index.search(QUERIES[:5], N, partitions=60)
+        every = np.take_along_axis(scores_of(QUERIES[:5], POINTS, metric), whole.ids, axis=1)
+        assert np.corrcoef(whole.scores.ravel(), every.ravel())[0, 1] > 0.96
+        return
+    tolerance = {"float32": 1e-5, "float16": 2e-3, "int8": 1e-2}[rescore]
+    assert_allclose(result.scores, exact, atol=tolerance * size)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_results_do_not_depend_on_the_batch_or_threads(metric: str) -> None:
+    index = build(POINTS, metric=metric, partitions=60, threads=2)
+    whole = index.search(QUERIES, 10, partitions=6, candidates=30, threads=2)
+    for row, query in enumerate(QUERIES):
+        one = index.search(query, 10, partitions=6, candidates=30)
+        assert_array_equal(one.ids, whole.ids[row])
+        assert_array_equal(one.scores, whole.scores[row])
+
+
+def test_same_seed_same_index_on_any_number_of_threads() -> None:
+    results = [
+        build(POINTS, metric="cosine", seed=seed, threads=threads).search(QUERIES, 10, partitions=3, candidates=15)
+        for seed, threads in ((0, 1), (0, 2), (1, 1))
+    ]
+    assert_array_equal(results[0].ids, results[1].ids)
+    assert_array_equal(results[0].scores, results[1].scores)
+    assert not np.array_equal(results[0].ids, results[2].ids)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_adding_in_chunks_is_adding_at_once(metric: str) -> None:
+    config = Config(metric=metric, partitions=40)
+    once, chunked = Index.train(POINTS, config), Index.train(POINTS, config)
+    once.add(POINTS)
+    chunked.add(POINTS[:1000])
+    assert chunked.search(QUERIES[0], 3).ids.max() < 1000
+    chunked.add(iter([POINTS[1000:1001], POINTS[1001:]]))
+    assert chunked.n == N
+    a, b = (index.search(QUERIES, 10, partitions=10) for index in (once, chunked))
+    assert_array_equal(a.ids, b.ids)
+    assert_array_equal(a.scores, b.scores)
+
+
+@pytest.mark.parametrize("spill", [0.0, 1.0])
+@pytest.mark.parametrize("rescore", RESCORES)
+def test_k_beyond_what_exists_gives_what_exists(rescore: str, spill: float) -> None:
+    index = build(POINTS[:70], metric="dot", partitions=8, spill=spill, rescore=rescore)
+    for k in (1, 69, 70, 71, 10**9):
+        result = index.search(QUERIES, k, partitions=1)
+        assert result.ids.shape == (len(QUERIES), min(k, 70))
+        assert all(len(np.unique(row)) == len(row) for row in result.ids)
+        assert result.ids.min() >= 0
+        assert result.ids.max() < 70
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    "points",
+    [
+        np.ones((1, 4), np.float32),
+        np.ones((100, 4), np.float32),
+        np.zeros((50, 4), np.float32),
+        np.eye(4, dtype=np.float32)[np.arange(200) % 4],
+        clustered(33, 1),
+        clustered(500, 3),
+    ],
+    ids=["one point", "all equal", "all zero", "duplicates", "one dimension", "three dimensions"],
+)
+def test_odd_sets_of_points(points: np.ndarray, metric: str) -> None:
+    """Equal scores come in the order of their ids, so even these have one right answer."""
+    index, exact = build(points, metric=metric), ExactIndex(points, metric=metric)
+    queries = points[:5] + np.float32(0.5)
+    k = min(7, len(points))
+    found = index.search(queries, k, partitions=10**6, candidates=10**6)
+    truth = exact.search(queries, k)
+    assert_array_equal(found.ids, truth.ids)
+    assert_allclose(found.scores, truth.scores, rtol=1e-5, atol=1e-5)
+
+
+def test_points_far_from_zero_keep_their_distances() -> None:
+    points = clustered(500) + np.float32(1000.0)
+    queries = points[:20] + np.float32(0.01)
+    for index in (ExactIndex(points, metric="l2"), build(points, metric="l2", rescore="float32")):
+        result = index.search(queries, 1)
+        assert_array_equal(result.ids[:, 0], np.arange(20))
+        assert_allclose(result.scores[:, 0], -D * 0.01**2, rtol=0.1)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_search_above_a_score(metric: str) -> None:
+    scores = scores_of(QUERIES, POINTS, metric)
+    index, exact = build(POINTS, metric=metric, partitions=20), ExactIndex(POINTS, metric=metric)
+    for row in range(5):
+        for count in (0, 1, 10, 300):
+            least = float(-np.sort(-scores[row])[count]) + 1e-3 * abs(scores[row].max())
+            expected = int(np.sum(scores[row] >= least))
+            assert len(exact.search_above(QUERIES[row], least).ids) == expected
+            found = index.search_above(QUERIES[row], least, partitions=20)
+            assert np.all(found.scores >= least)
+            assert len(found.ids) >= 0.9 * expected - 1
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_queries_that_are_not_finite_are_refused_by_row(value: float) -> None:
+    index = build(POINTS, metric="dot", partitions=20)
+    queries = QUERIES.copy()
+    queries[3, 4] = value
+    for searched in (index, ExactIndex(POINTS)):
+        with pytest.raises(ValueError, match="row 3, dimension 4 is not finite"):
+            searched.search(queries)
+    assert index.search(QUERIES).ids.shape == (50, 10)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_points_that_are_not_finite_are_refused_and_nothing_is_added(value: float) -> None:
+    points = POINTS.copy()
+    points[17, 2] = value
+    with pytest.raises(ValueError, match="row 17, dimension 2 is not finite"):
+        build(points)
+    index = build(POINTS, partitions=20)
+    before = index.search(QUERIES)
+    with pytest.raises(ValueError, match="row 17"):
+        index.add(points)
+    assert index.n == N
+    assert_array_equal(index.search(QUERIES).ids, before.ids)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"metric": "euclid"}, "metric is 'euclid'"),
+        ({"rescore": "f8"}, "rescore is 'f8'"),
+        ({"partitions": 0}, "partitions is 0"),
+        ({"spill": -1.0}, "spill is -1"),
+        ({"threshold": 1.0}, "threshold is 1"),
+        ({"seed": -1}, "seed is -1"),
+        ({"sample": 0}, "sample is 0"),
+    ],
+)
+def test_bad_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(POINTS, **settings)
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_bad_k(k: int) -> None:
+    for index in (build(POINTS, partitions=20), ExactIndex(POINTS)):
+        with pytest.raises(ValueError, match=f"k is {k}"):
+            index.search(QUERIES, k)
+
+
+def test_an_empty_index_says_so() -> None:
+    with pytest.raises(ValueError, match="no points yet"):
+        Index.train(POINTS, Config()).search(QUERIES)
+
+
+def test_recall_on_glove(data_file: Any) -> None:
+    """What one hundredth of the partitions finds on real data: 0.93 with this seed, floor 0.9."""
+    data_file("glove-100-angular.hdf5")
+    from aniso import datasets
+
+    data = datasets.load("glove-100-angular")
+    points, queries = data.points[:50_000], data.queries[:300]
+    truth = ExactIndex(points, metric="cosine").search(queries, 10).ids
+    index = build(points, metric="cosine", rescore="float16")
+    assert recall(index.search(queries, 10, partitions=24, candidates=80).ids, truth) > 0.9

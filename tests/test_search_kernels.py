@@ -1,0 +1,216 @@
+"""The kernels of the search on every usable instruction set against NumPy: integers equal, floats within rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from aniso import _core
+from aniso.layout import BLOCK, arrange, pack_blocks, pack_centroids, pack_nibbles, pack_panels, unpack_blocks
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+@given(n=st.integers(1, 300), m=st.integers(1, 61), group=st.sampled_from([2, 6, 10]), seed=SEEDS)
+def test_scan(isa: str, n: int, m: int, group: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 16, (n, m), dtype=np.uint8)
+    tables = np.zeros((2 * (-(-m // 2)), 16), np.uint8)
+    tables[:m] = rng.integers(0, 255 // group + 1, (m, 16))
+    slots = arrange(np.zeros(n, np.int32), 1)
+    blocks = pack_blocks(pack_nibbles(codes), slots.entries)
+    sums = reference.scan(codes, tables[:m])
+    for least in (0, int(np.median(sums)), int(sums.max()), int(sums.max()) + 1, 65535, 65536, 2**32 - 1):
+        hits = np.empty((n, 2), np.uint32)
+        count = _core.scan(blocks, tables, group, 0, n, least, hits, isa=isa)
+        expected = np.flatnonzero(sums >= least)
+        assert_array_equal(hits[:count, 0], expected)
+        assert_array_equal(hits[:count, 1], sums[expected])
+
+
+def test_scan_starts_at_any_block_and_stops_at_any_point(isa: str) -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 16, (10 * BLOCK, 7), dtype=np.uint8)
+    blocks = pack_blocks(pack_nibbles(codes), np.arange(len(codes)))
+    tables = np.zeros((8, 16), np.uint8)
+    tables[:7] = rng.integers(0, 25, (7, 16))
+    sums = reference.scan(codes, tables[:7])
+    hits = np.empty((len(codes), 2), np.uint32)
+    for first in range(10):
+        for points in (0, 1, 31, 32, 33, 96, 127, 128, 129, 160):
+            if first * BLOCK + points <= len(codes):
+                count = _core.scan(blocks, tables, 10, first, points, 0, hits, isa=isa)
+                assert_array_equal(hits[:count, 1], sums[first * BLOCK : first * BLOCK + points])
+
+
+def test_sums_of_the_largest_tables_do_not_overflow(isa: str) -> None:
+    """257 groups of 255 are 65535, all that 16 bits hold; the kernel gets there without wrapping round."""
+    m = 257 * 2
+    codes = np.full((40, m), 15, np.uint8)
+    tables = np.zeros((m, 16), np.uint8)
+    tables[0::2, 15], tables[1::2, 15] = 200, 55
+    blocks = pack_blocks(pack_nibbles(codes), np.arange(64) * (np.arange(64) < 40) - (np.arange(64) >= 40))
+    hits = np.empty((40, 2), np.uint32)
+    assert _core.scan(blocks, tables, 2, 0, 40, 65535, hits, isa=isa) == 40
+    assert_array_equal(hits[:, 1], 65535)
+
+
+@given(m=st.integers(1, 40), width=st.integers(1, 9), group=st.sampled_from([2, 4, 10]), seed=SEEDS)
+def test_make_tables(isa: str, m: int, width: int, group: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codewords = rng.normal(size=(m, width, 16)).astype(np.float32)
+    firsts = rng.integers(0, 20, m).astype(np.int32)
+    query = rng.normal(size=20 + width).astype(np.float32)
+    tables = np.empty((m, 16), np.uint8)
+    offset, step = _core.make_tables(query, codewords, firsts, group, tables, isa=isa)
+    exact = reference.tables(query, codewords, firsts)
+    low = exact.min(axis=1)
+    assert_allclose(offset, low.sum(), rtol=1e-5, atol=1e-4)  # float32 sums of up to 40 terms
+    # Half a step of rounding, and a little for float32.
+    assert_allclose(tables * step, exact - low[:, None], atol=0.501 * step)
+    for first in range(0, m, group):
+        assert int(tables[first : first + group].max(axis=1).astype(int).sum()) <= 255
+
+
+def test_constant_tables_have_a_step(isa: str) -> None:
+    tables = np.empty((3, 16), np.uint8)
+    codewords = np.ones((3, 2, 16), np.float32)
+    offset, step = _core.make_tables(np.ones(8, np.float32), codewords, np.zeros(3, np.int32), 2, tables, isa=isa)
+    assert (offset, step) == (6.0, 1.0)
+    assert not tables.any()
+
+
+@given(p=st.integers(1, 70), d=st.integers(1, 200), seed=SEEDS)
+def test_score_centroids(isa: str, p: int, d: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    centroids = rng.integers(-63, 64, (p, d)).astype(np.int8)
+    packed = pack_centroids(centroids)
+    query = np.full(packed.shape[1] * 4, 64, np.uint8)
+    query[:d] = rng.choice([0, 1, 64, 126, 127], d)
+    sums = np.zeros(8 * len(packed), np.int32)
+    sums[:p] = 64 * centroids.astype(np.int32).sum(axis=1)
+    scores = np.empty(8 * len(packed), np.int32)
+    _core.score_centroids(query, packed, sums, scores, isa=isa)
+    assert_array_equal(scores[:p], centroids.astype(np.int32) @ (query[:d].astype(np.int32) - 64))
+
+
+@given(n=st.integers(1, 5), d=st.integers(1, 140), distance=st.booleans(), half=st.booleans(), seed=SEEDS)
+def test_score_float_rows(isa: str, n: int, d: int, distance: bool, half: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(n, d)).astype(np.float16 if half else np.float32)
+    points[0, 0] = 6e-8 if half else 1e-30  # a subnormal float16
+    query = rng.normal(size=d).astype(np.float32)
+    out = np.empty(n, np.float32)
+    _core.score_rows(query, points.view(np.uint16) if half else points, distance, out, isa=isa)
+    wide, q = points.astype(np.float64), query.astype(np.float64)
+    expected = ((wide - q) ** 2).sum(axis=1) if distance else wide @ q
+    # d roundings of float32, relative to the sum of the terms' sizes.
+    scale = ((wide - q) ** 2).sum(axis=1) if distance else np.abs(wide) @ np.abs(q)
+    assert np.all(np.abs(out - expected) <= 1e-7 * (d + 2) * scale + 1e-30)
+
+
+@given(n=st.integers(1, 5), d=st.integers(1, 300), seed=SEEDS)
+def test_score_int8_rows(isa: str, n: int, d: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.integers(-127, 128, (n, d)).astype(np.int8)
+    query = rng.integers(-100, 101, d).astype(np.float32)
+    out = np.empty(n, np.float32)
+    _core.score_rows(query, points, False, out, isa=isa)
+    assert_array_equal(out, points.astype(np.int64) @ query.astype(np.int64))
+
+
+@given(n=st.integers(1, 60), d=st.integers(1, 40), columns=st.integers(1, 40), seed=SEEDS)
+def test_multiply(isa: str, n: int, d: int, columns: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-9, 10, (n, d)).astype(np.float32)
+    points = rng.integers(-9, 10, (columns, d)).astype(np.float32)
+    panels = pack_panels(points)
+    out = np.empty((n, 16 * len(panels)), np.float32)
+    _core.multiply(x, panels, out, threads=2, isa=isa)
+    assert_array_equal(out[:, :columns], x @ points.T)
+
+
+@given(q=st.integers(1, 60), n=st.integers(1, 1100), d=st.integers(1, 9), k=st.integers(1, 40), seed=SEEDS)
+def test_exact_search(isa: str, q: int, n: int, d: int, k: int, seed: int) -> None:
+    """Small integers, so that many scores are equal and every sum is exact."""
+    rng = np.random.default_rng(seed)
+    k = min(k, n)
+    queries = rng.integers(-2, 3, (q, d)).astype(np.float32)
+    points = rng.integers(-2, 3, (n, d)).astype(np.float32)
+    biases = rng.integers(-1, 2, n).astype(np.float32)
+    ids, scores = np.empty((q, k), np.int64), np.empty((q, k), np.float32)
+    _core.exact_search(queries, pack_panels(points), biases, ids, scores, threads=2, isa=isa)
+    expected = queries @ points.T + biases
+    order = np.argsort(-expected, axis=1, kind="stable")[:, :k]
+    assert_array_equal(ids, order)
+    assert_array_equal(scores, np.take_along_axis(expected, order, axis=1))
+
+
+@given(n=st.integers(1, 30), seed=SEEDS)
+def test_moments_and_solve(n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x, y = rng.normal(size=(50, n)).astype(np.float32), rng.normal(size=(50, 4)).astype(np.float32)
+    weights = rng.random(50)
+    matrix, cross = np.empty((n, n)), np.empty((4, n))
+    _core.moments(x, x, weights, matrix, threads=2)
+    _core.moments(y, x, weights, cross)
+    wide = x.astype(np.float64)
+    assert_allclose(matrix, (wide * weights[:, None]).T @ wide, rtol=1e-9, atol=1e-12)
+    assert_allclose(cross, (y.astype(np.float64) * weights[:, None]).T @ wide, rtol=1e-9, atol=1e-12)
+    matrix[np.diag_indices(n)] += 1.0
+    solved, before = cross.copy(), matrix.copy()
+    _core.solve_spd(matrix, solved, threads=2)
+    assert_allclose(solved @ before, cross, rtol=1e-8, atol=1e-8)
+
+
+def test_a_matrix_that_is_not_positive_definite_is_refused() -> None:
+    for matrix in (-np.eye(3), np.zeros((3, 3)), np.full((2, 2), np.nan)):
+        with pytest.raises(ValueError, match="positive definite"):
+            _core.solve_spd(matrix.copy(), np.ones((1, len(matrix))))
+
+
+@given(n=st.integers(0, 200), m=st.integers(1, 9), p=st.integers(1, 6), seed=SEEDS)
+def test_layout_round_trip(n: int, m: int, p: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 16, (n, m), dtype=np.uint8)
+    partitions = rng.integers(0, p, n).astype(np.int32)
+    slots = arrange(partitions, p)
+    unpacked = unpack_blocks(pack_blocks(pack_nibbles(codes), slots.entries), m)
+    full = slots.entries >= 0
+    assert_array_equal(np.sort(slots.entries[full]), np.arange(n))
+    assert_array_equal(unpacked[full], codes[slots.entries[full]])
+    assert not unpacked[~full].any()
+    for j in range(p):
+        first = int(slots.first_blocks[j]) * BLOCK
+        assert_array_equal(slots.entries[first : first + int(slots.sizes[j])], np.flatnonzero(partitions == j))
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("scan", {"points": 65}),
+        ("scan", {"first_block": 3}),
+        ("scan", {"group": 3}),
+        ("scan", {"tables": np.zeros((3, 16), np.uint8)}),
+        ("scan", {"hits": np.zeros((3, 2), np.uint32)}),
+    ],
+)
+def test_scan_checks_its_bounds(name: str, change: dict[str, Any]) -> None:
+    call: dict[str, Any] = {
+        "codes": np.zeros((2, 2, 32), np.uint8),
+        "tables": np.zeros((4, 16), np.uint8),
+        "group": 10,
+        "first_block": 0,
+        "points": 64,
+        "least": 0,
+        "hits": np.zeros((64, 2), np.uint32),
+    }
+    getattr(_core, name)(**call)
+    with pytest.raises(ValueError, match=r"."):
+        getattr(_core, name)(**(call | change))
