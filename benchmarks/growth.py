@@ -9,8 +9,8 @@ Method
   Gaussian noise, normalised. The noise has half the covariance of the differences between GloVe points and their ten
   nearest neighbours, so that two points with the same parent are as far apart as near neighbours are in GloVe. Queries
   are made the same way from GloVe's queries, which are no parents of points. The noise makes neighbours less alike and
-  the spectrum flatter than GloVe's (100,000 points from 40,000 parents: cosine of the nearest 0.56 against 0.65, share of
-  the first ten eigenvalues 0.23 against 0.27): these points are harder, so the exponent is not flattered by them.
+  the spectrum flatter than GloVe's: 100,000 points from 40,000 parents had a mean cosine of the nearest of 0.56 against
+  0.65, and the first ten eigenvalues had 0.23 of the variance against 0.27.
 - At each size the index has default settings (but for --spill, --rescore). For each number of candidates the fewest
   partitions that reach recall@10 of 0.95 are found by bisection with half of the queries; the fastest pair is kept and
   measured with the other half: single queries, pinned to one core, the best of 7 passes.

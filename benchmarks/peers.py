@@ -12,9 +12,10 @@ Method
   of the arrays that the searcher reads).
 - Rough pass: the whole grid of peer_libraries.py with a few random queries, to find recall and rough speed. A series of
   rising cost ends when recall passes 0.998 or stands still, or falls far behind the library's own best.
-- Precise pass: the points near each library's Pareto front between recall 0.85 and 0.995, in rounds: within a round the
-  libraries take turns point by point, in an order shuffled anew each round, so that noise hits all alike. A turn lasts
-  0.2 s at least. Speed is the best of the rounds; the medians are in the report too.
+- Trial: of each library the four best points of each of 15 ranges of recall (0.85 to 0.995), twice more, in turns.
+- Precise pass: by the median of these three the two best of each range, in rounds: within a round the libraries take
+  turns point by point, in an order shuffled anew each round, so that noise hits all alike. A turn lasts 0.2 s at least.
+  Speed is the best of the rounds; the medians are in the report too. Earlier passes choose points and are not reported.
 - Single: the process is pinned to one core, every thread pool has one thread, and queries go one at a time through the
   library's ordinary Python call. Batch: two threads, one call. Setting knobs and reading ids is off the clock.
 - Cosine: points and queries are normalised off the clock for libraries without cosine of their own.
@@ -53,7 +54,7 @@ RESULTS = HERE / "results"
 K = 10
 TARGETS = (0.90, 0.95, 0.99)
 LOW, HIGH = 0.85, 0.995  # recalls between which speed is measured precisely
-POINTS = 20  # measured precisely, most of each library
+TRIAL, PRECISE = 4, 2  # points of each range of recall that get a trial, and that are measured precisely
 TURN = 0.2  # seconds a turn lasts at least
 SLOW = 1.0  # seconds for the rough queries at which a series ends
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -280,23 +281,28 @@ def front(rows: Sequence[Row], speed: str = "qps") -> list[Row]:
     return kept[::-1]
 
 
-def choose(rows: Sequence[Row]) -> list[Row]:
-    """The points worth precise rounds: near the front, spread over the recalls, and one beyond each end."""
+def choose(rows: Sequence[Row], each: int) -> list[Row]:
+    """The points worth a closer look: the best few of every narrow range of recall, and one beyond each end.
+
+    Within a range, speeds are compared as if all had the same recall: a query takes about as long as the square root of
+    the odds. A front taken from single noisy speeds would instead hang on the luckiest points of the largest grid.
+    """
+
+    def odds(row: Row) -> float:
+        return float(row["recall"] / max(1 - row["recall"], 1e-4))
+
+    def merit(row: Row) -> float:
+        return float(row["qps"] * np.sqrt(odds(row)))
+
     best = front(rows)
     below = [row for row in best if row["recall"] < LOW][-1:]
     above = [row for row in best if row["recall"] > HIGH][:1]
-
-    def merit(row: Row) -> float:
-        return float(row["qps"] / max(other["qps"] for other in best if other["recall"] >= row["recall"]))
-
-    within = [row for row in rows if LOW <= row["recall"] <= HIGH and merit(row) > 0.75]
-    bins: dict[int, list[Row]] = {}
-    for row in within:
-        place = np.log(row["recall"] / (1 - row["recall"]))
-        bins.setdefault(int(place * 3), []).append(row)
-    ranked = [sorted(group, key=merit, reverse=True) for _, group in sorted(bins.items())]
-    turns = (row for layer in itertools.zip_longest(*ranked) for row in layer if row is not None)
-    return below + list(itertools.islice(turns, POINTS - len(below) - len(above))) + above
+    ranges: dict[int, list[Row]] = {}
+    for row in rows:
+        if LOW <= row["recall"] <= HIGH:
+            ranges.setdefault(int(4 * np.log(odds(row))), []).append(row)
+    kept = [sorted(group, key=merit, reverse=True)[:each] for _, group in sorted(ranges.items())]
+    return below + [row for group in kept for row in group] + above
 
 
 class Log:
@@ -395,10 +401,29 @@ def run(data: Data, names: Sequence[str], log: Log, mode: str, effort: Effort, l
         say(f"rough {number + 1}/{len(built)} {name} {settings}: {count} points, about {left / 60:.1f} min left")
 
     rough_rows = {identity(row): row for row in log.of("rough")}.values()
-    chosen = {name: choose([row for row in rough_rows if row["library"] == name]) for name in usable}
-    chosen = {name: rows for name, rows in chosen.items() if rows}
     folders = {identity({"library": name, "settings": settings}): folder for name, settings, folder in built}
-    rounds(data, chosen, folders, meter, precise, effort, log)
+    mine = {name: [row for row in rough_rows if row["library"] == name] for name in usable}
+    indexes: dict[str, Library] = {}
+    trials = {name: choose(rows, TRIAL) for name, rows in mine.items() if rows}
+    load(data, trials, folders, indexes)
+    rounds("trial", 2, trials, indexes, meter, rough, 0.05, log)
+    speeds: dict[str, list[float]] = {}
+    for row in [*rough_rows, *log.of("trial")]:
+        speeds.setdefault(identity(row), []).append(row["qps"])
+    settled = {n: [{**r, "qps": float(np.median(speeds[identity(r)]))} for r in rows] for n, rows in trials.items()}
+    chosen = {name: choose(rows, PRECISE) for name, rows in settled.items()}
+    used = {identity({"library": name, "settings": row["settings"]}) for name in chosen for row in chosen[name]}
+    for key in set(indexes) - used:
+        del indexes[key]
+    rounds("turn", effort.rounds, chosen, indexes, meter, precise, TURN, log)
+
+
+def load(data: Data, chosen: dict[str, list[Row]], folders: dict[str, Path], indexes: dict[str, Library]) -> None:
+    for name, rows in chosen.items():
+        for row in rows:
+            key = identity({"library": name, "settings": row["settings"]})
+            if key not in indexes:
+                indexes[key] = LIBRARIES[name].load(folders[key], data.metric, row["settings"], data.d)
 
 
 def fit(data: Data, name: str, log: Log) -> bool:
@@ -453,46 +478,41 @@ def sweep(
 
 
 def rounds(
-    data: Data,
+    kind: str,
+    count: int,
     chosen: dict[str, list[Row]],
-    folders: dict[str, Path],
+    indexes: dict[str, Library],
     meter: Meter,
     queries: NDArray[np.int64],
-    effort: Effort,
+    seconds: float,
     log: Log,
 ) -> None:
-    """The precise pass: libraries take turns, round after round."""
-    indexes: dict[str, Library] = {}
+    """Libraries take turns, round after round."""
     inputs: dict[str, Any] = {}
-    for name, rows in chosen.items():
-        for row in rows:
-            key = identity({"library": name, "settings": row["settings"]})
-            if key not in indexes:
-                indexes[key] = LIBRARIES[name].load(folders[key], data.metric, row["settings"], data.d)
-                if name not in inputs:
-                    inputs[name] = meter.queries(indexes[key], queries)
     total = sum(len(rows) for rows in chosen.values())
-    say(f"{total} points of {len(chosen)} libraries in {effort.rounds} rounds; {len(indexes)} indexes in memory")
-    done = {(identity(row), row["round"]) for row in log.of("turn")}
-    recalls = {identity(row): row["recall"] for row in log.of("turn")}
-    for number in range(effort.rounds):
+    say(f"{kind}s: {total} points of {len(chosen)} libraries in {count} rounds; {len(indexes)} indexes in memory")
+    done = {(identity(row), row["round"]) for row in log.of(kind)}
+    recalls = {identity(row): row["recall"] for row in log.of(kind)}
+    for number in range(count):
         start = time.perf_counter()
         shuffler = random.Random(number)
         hands = [shuffler.sample(rows, len(rows)) for rows in chosen.values()]
         shuffler.shuffle(hands)
         for row in (row for layer in itertools.zip_longest(*hands) for row in layer if row is not None):
-            point = {"kind": "turn", **{key: row[key] for key in ("library", "settings", "knobs")}}
+            name = row["library"]
+            point = {"kind": kind, **{key: row[key] for key in ("library", "settings", "knobs")}}
             key = identity(point)
             if (key, number) in done:
                 continue
-            index = indexes[identity({"library": row["library"], "settings": row["settings"]})]
-            check = key not in recalls
-            reached, qps = meter.measure(index, row["knobs"], queries, inputs[row["library"]], TURN, check=check)
+            index = indexes[identity({"library": name, "settings": row["settings"]})]
+            if name not in inputs:
+                inputs[name] = meter.queries(index, queries)
+            reached, qps = meter.measure(index, row["knobs"], queries, inputs[name], seconds, check=key not in recalls)
             recalls.setdefault(key, reached)
             log.write({**point, "round": number, "recall": recalls[key], "qps": qps, "queries": len(queries)})
         took = time.perf_counter() - start
-        left = took * (effort.rounds - number - 1)
-        say(f"round {number + 1}/{effort.rounds}: {took:.0f} s, about {left / 60:.1f} min left")
+        left = took * (count - number - 1)
+        say(f"{kind} round {number + 1}/{count}: {took:.0f} s, about {left / 60:.1f} min left")
 
 
 # The report

@@ -103,6 +103,17 @@ class Searcher {
     d_ = d;
   }
 
+  void search_one(Array<const float, 1> query, std::size_t partitions, std::size_t candidates,
+                  Array<std::int64_t, 1> ids, Array<float, 1> scores) {
+    const std::size_t k = ids.shape(0);
+    need(query.shape(0) == d_, "query and index differ in dimensions");
+    need(k >= 1 && k <= n_ && scores.shape(0) == k, "ids and scores: 1 to n");
+    need(candidates >= 1 && candidates <= 2 * n_, "candidates: 1 to 2 n");
+    nb::gil_scoped_release release;
+    check_query(query.data(), 0);
+    search_->one(query.data(), k, partitions, candidates, ids.data(), scores.data());
+  }
+
   nb::dict profile(Array<const float, 2> queries, std::size_t k, std::size_t partitions, std::size_t candidates) {
     need(queries.shape(1) == d_, "queries and index differ in dimensions");
     need(k >= 1 && k <= n_, "k: 1 to n");
@@ -294,6 +305,8 @@ void bind_search(nb::module_& module) {
            "point_scales"_a.noconvert().none(), "point_biases"_a.noconvert().none(), "isa"_a = "")
       .def("profile", &Searcher::profile, "queries"_a.noconvert(), "k"_a, "partitions"_a, "candidates"_a,
            "Seconds in each stage, points scanned and hits, summed over the queries, one after the other.")
+      .def("search_one", &Searcher::search_one, "query"_a.noconvert(), "partitions"_a, "candidates"_a,
+           "ids"_a.noconvert(), "scores"_a.noconvert(), "The k best points of one query, best first.")
       .def("search", &Searcher::search, "queries"_a.noconvert(), "partitions"_a, "candidates"_a, "ids"_a.noconvert(),
            "scores"_a.noconvert(), nb::kw_only(), "threads"_a = 1, "The k best points of each query, best first.");
 }

@@ -7,6 +7,7 @@
 #include <functional>
 #include <vector>
 
+#include "kernels.h"
 #include "keys.h"
 
 namespace aniso {
@@ -31,13 +32,20 @@ class Candidates {
     return lowest_ ? origin_ + (static_cast<std::int64_t>(lowest_) << shift_) : -(std::int64_t{1} << 40);
   }
 
-  void add(std::int64_t score, std::uint32_t number) {
-    const std::int64_t bucket = (score - origin_) >> shift_;
-    const std::size_t at =
-        static_cast<std::size_t>(std::clamp<std::int64_t>(bucket, 0, static_cast<std::int64_t>(counts_.size()) - 1));
-    keys_.push_back(key_of(static_cast<std::uint32_t>(score + bias), number));
-    ++counts_[at];
-    above_ += at >= lowest_;
+  // Adds every hit with the score base + sum.
+  void add(const Hit* hits, std::size_t count, std::int64_t base) {
+    const std::size_t before = keys_.size();
+    keys_.resize(before + count);
+    std::uint64_t* keys = keys_.data() + before;
+    const std::int64_t last = static_cast<std::int64_t>(counts_.size()) - 1;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::int64_t score = base + hits[i].sum;
+      const std::size_t bucket =
+          static_cast<std::size_t>(std::clamp<std::int64_t>((score - origin_) >> shift_, 0, last));
+      keys[i] = key_of(static_cast<std::uint32_t>(score + bias), hits[i].slot);
+      ++counts_[bucket];
+      above_ += bucket >= lowest_;
+    }
     while (above_ - counts_[lowest_] >= keep_) above_ -= counts_[lowest_++];
   }
 

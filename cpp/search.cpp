@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t block = 32;
 constexpr std::uint32_t piece_points = 128;  // points scanned between two looks at the candidates
-constexpr std::size_t pieces_ahead = 2;      // how far ahead of the scan codes are brought into the cache
+constexpr std::size_t pieces_ahead = 4;      // how far ahead of the scan codes are brought into the cache
 constexpr double furthest = 1 << 30;         // integer scores of centroids stay within this
 
 std::size_t bytes_per_value(Rescore rescore) {
@@ -182,7 +182,7 @@ void Search::scan_partitions(Workspace& at, std::size_t candidates) {
     const std::int64_t least = std::clamp<std::int64_t>(at.candidates.threshold() - base, 0, 1 << 20);
     const std::size_t hits =
         kernels_.scan(scan, piece.first_block, piece.points, static_cast<std::uint32_t>(least), at.hits.data(), ahead);
-    for (std::size_t h = 0; h < hits; ++h) at.candidates.add(base + at.hits[h].sum, at.hits[h].slot);
+    at.candidates.add(at.hits.data(), hits, base);
     if (at.stages) {
       at.stages->scanned += static_cast<double>(piece.points);
       at.stages->hits += static_cast<double>(hits);

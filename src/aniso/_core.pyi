@@ -242,6 +242,16 @@ class Searcher:
     ) -> dict:  # type: ignore[type-arg]
         """Seconds in each stage, points scanned and hits, summed over the queries, one after the other."""
 
+    def search_one(
+        self,
+        query: NDArray[np.float32],  # (d,)
+        partitions: int,
+        candidates: int,
+        ids: NDArray[np.int64],  # (k,) out
+        scores: NDArray[np.float32],  # (k,) out
+    ) -> None:
+        """The k best points of one query, best first."""
+
     def search(
         self,
         queries: NDArray[np.float32],  # (q, d)

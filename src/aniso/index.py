@@ -139,26 +139,22 @@ class Index:
         candidates    how many of the points looked at are rescored
         """
         searcher = self._searcher or self._seal()
-        array = queries if type(queries) is np.ndarray and queries.dtype == np.float32 else np.asarray(queries)
-        single = array.ndim == 1
-        if single:
-            array = array[None]
-        if array.dtype != np.float32 or not array.flags.c_contiguous or array.shape[-1] != self.d:
-            array = check_vectors(array, "queries", d=self.d)
-        k = min(check_count(k, "k"), self.n)
+        k = min(k if type(k) is int and k > 0 else check_count(k, "k"), self.n)
         looked = self._default_partitions if partitions is None else check_count(partitions, "partitions")
         kept = 3 * k + 20 if candidates is None else check_count(candidates, "candidates")
-        ids, scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
-        workers = 1 if single else self._threads if threads is None else check_threads(threads)
-        searcher.search(
-            array,
-            min(looked, self.n),
-            min(kept, 2 * self.n),
-            ids,
-            scores,
-            threads=workers,
-        )
-        return Result(ids[0], scores[0]) if single else Result(ids, scores)
+        looked, kept = min(looked, self.n), min(kept, 2 * self.n)
+        if type(queries) is np.ndarray and queries.ndim == 1 and queries.dtype == np.float32 and len(queries) == self.d:
+            # One query as it should be: the shortest way.
+            ids, scores = np.empty(k, np.int64), np.empty(k, np.float32)
+            searcher.search_one(np.ascontiguousarray(queries), looked, kept, ids, scores)
+            return Result(ids, scores)
+        array = np.asarray(queries)
+        single = array.ndim == 1
+        array = check_vectors(array[None] if single else array, "queries", d=self.d)
+        all_ids, all_scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
+        workers = self._threads if threads is None else check_threads(threads)
+        searcher.search(array, looked, kept, all_ids, all_scores, threads=workers)
+        return Result(all_ids[0], all_scores[0]) if single else Result(all_ids, all_scores)
 
     def search_above(self, query: ArrayLike, least: float, *, partitions: int | None = None) -> Result:
         """The points found in the partitions looked at that score at least `least` with one query, best first."""
