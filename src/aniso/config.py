@@ -38,7 +38,7 @@ class Config:
     threshold: float = 0.2
     rescore: str = "float32"
     sample: int | None = None
-    iterations: int = 8
+    iterations: int = 10
     rounds: int = 3
     seed: int = 0
 

@@ -25,6 +25,9 @@ __all__ = ["Partitions", "train"]
 
 F32 = NDArray[np.float32]
 _ROWS = 16384  # points looked at together
+_COARSE_SAMPLE, _COARSE_POINTS = 50_000, 32  # points that coarse iterations look at: in all, and per partition
+_FINE_ITERATIONS = 3
+_LARGE = 4.0  # times the mean size: larger partitions are divided
 _NORM_QUANTILE = 0.9  # of the norms of a partition, by which it is ordered
 
 Rows = Callable[[NDArray[np.int64]], F32]  # the points of some row numbers, ready for arithmetic
@@ -113,20 +116,25 @@ def train(
     threads: int = 1,
     progress: Progress = silent,
 ) -> Partitions:
-    """K-means over the sampled rows, a block at a time, then centroids and norms from the final assignment."""
+    """K-means over the sampled rows, a block at a time, then centroids and norms from the final assignment.
 
-    def blocks() -> list[NDArray[np.int64]]:
-        return [sample[first : first + _ROWS] for first in range(0, len(sample), _ROWS)]
+    All but the last few iterations look at a part of a large sample; partitions that get too large are divided.
+    """
+
+    def blocks(numbers: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        return [numbers[first : first + _ROWS] for first in range(0, len(numbers), _ROWS)]
 
     def ready(block: NDArray[np.int64]) -> F32:
         x = rows(block)
         return x if l2 else directions(x)
 
+    part = sample[:: max(1, len(sample) // max(_COARSE_SAMPLE, _COARSE_POINTS * p))]
     assigners = ready(np.sort(rng.choice(sample, p, replace=False)))
     for iteration in range(iterations):
         progress("partitions", iteration, iterations)
+        fine = iteration >= iterations - _FINE_ITERATIONS
         sums, totals, worst = np.zeros(assigners.shape), np.zeros(p), []
-        for block in blocks():
+        for block in blocks(sample if fine else part):
             x = ready(block)
             codes, costs = nearest(x, assigners, threads=threads)
             _add_sums(x, codes, sums, totals, threads)
@@ -135,11 +143,13 @@ def train(
         assigners = _means(sums, totals, assigners, l2)
         costs, candidates = np.concatenate([c for c, _ in worst]), np.concatenate([x for _, x in worst])
         refill_empty(assigners, totals == 0, candidates, costs)
+        if iteration < iterations - 1:
+            _divide_large(assigners, totals, rng, l2)
     progress("partitions", iterations, iterations)
 
     sums, totals = np.zeros(assigners.shape), np.zeros(p)
     all_codes, all_norms = [], []
-    for block in blocks():
+    for block in blocks(sample):
         x = rows(block)
         codes = nearest(x if l2 else directions(x), assigners, threads=threads)[0]
         _add_sums(x, codes, sums, totals, threads)
@@ -169,6 +179,16 @@ def _means(sums: NDArray[np.float64], totals: NDArray[np.float64], before: F32, 
     divisor = totals if l2 else lengths
     good = (totals > 0) & (divisor > 1e-12)
     return np.where(good[:, None], sums / np.where(good, divisor, 1.0)[:, None], before).astype(np.float32)
+
+
+def _divide_large(assigners: F32, totals: NDArray[np.float64], rng: np.random.Generator, l2: bool) -> None:
+    """Put the centroids of the smallest partitions beside those of the ones over _LARGE times the mean, in place."""
+    large = np.flatnonzero(totals > _LARGE * totals.mean())[: len(totals) // 4]
+    small = np.argsort(totals, kind="stable")[: len(large)]
+    noise = rng.normal(size=(len(large), assigners.shape[1]))
+    lengths = np.sqrt(np.einsum("pd,pd->p", assigners[large], assigners[large], dtype=np.float64))
+    beside = assigners[large] + 0.01 * noise * lengths[:, None] / np.sqrt(assigners.shape[1])
+    assigners[small] = beside if l2 else directions(beside.astype(np.float32))
 
 
 def _quantiles(norms: NDArray[np.float64], codes: NDArray[np.int32], p: int) -> F32:
