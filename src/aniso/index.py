@@ -62,6 +62,7 @@ class Index:
         self.d = d
         self.n = 0
         self._threads = threads
+        self._default_partitions = max(1, (config.partitions or 1) // 50)
         self._trained = trained
         self._codes: list[NDArray[np.uint8]] = []  # chunks of (entries, rows)
         self._entries: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # their partitions and points
@@ -138,16 +139,19 @@ class Index:
         partitions    how many partitions are looked at: more find more, and take longer
         candidates    how many of the points looked at are rescored
         """
-        searcher = self._searcher or self._seal()
-        k = min(k if type(k) is int and k > 0 else check_count(k, "k"), self.n)
-        looked = self._default_partitions if partitions is None else check_count(partitions, "partitions")
-        kept = 3 * k + 20 if candidates is None else check_count(candidates, "candidates")
-        looked, kept = min(looked, self.n), min(kept, 2 * self.n)
-        if type(queries) is np.ndarray and queries.ndim == 1 and queries.dtype == np.float32 and len(queries) == self.d:
-            # One query as it should be: the shortest way.
+        searcher, n = self._searcher or self._seal(), self.n
+        k = min(_count(k, "k"), n)
+        looked = self._default_partitions if partitions is None else min(_count(partitions, "partitions"), n)
+        kept = min(3 * k + 20 if candidates is None else _count(candidates, "candidates"), 2 * n)
+        if type(queries) is np.ndarray and queries.shape == (self.d,):
+            # One query takes the shortest way, unless its type or strides need a conversion.
             ids, scores = np.empty(k, np.int64), np.empty(k, np.float32)
-            searcher.search_one(np.ascontiguousarray(queries), looked, kept, ids, scores)
-            return Result(ids, scores)
+            try:
+                searcher.search_one(queries, looked, kept, ids, scores)
+            except TypeError:
+                pass
+            else:
+                return Result(ids, scores)
         array = np.asarray(queries)
         single = array.ndim == 1
         array = check_vectors(array[None] if single else array, "queries", d=self.d)
@@ -163,10 +167,6 @@ class Index:
             return self.search(np.asarray(query), k, partitions=partitions, candidates=4 * k)
 
         return search_above(search, least, self.n)
-
-    @property
-    def _default_partitions(self) -> int:
-        return max(1, (self.config.partitions or 1) // 50)
 
     def _add(self, points: F32) -> None:
         trained, config = self._trained, self.config
@@ -265,6 +265,10 @@ def build(
     index = Index.train(array, Config(metric=metric, **settings), threads=threads, progress=progress)
     index.add(array, progress=progress)
     return index
+
+
+def _count(value: Any, name: str) -> int:
+    return value if type(value) is int and value > 0 else check_count(value, name)
 
 
 def _prepare(points: F32, metric: str, shift: F32 | None) -> F32:
