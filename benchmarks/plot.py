@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 TICKS = (0.85, 0.9, 0.95, 0.98, 0.99, 0.995)
+LEFT, RIGHT = 0.84, 0.9965
 
 
 def _pyplot() -> Any:
@@ -27,11 +28,11 @@ def fronts(lines: Mapping[str, Sequence[tuple[float, float]]], ours: str, title:
     plt = _pyplot()
     figure, axis = plt.subplots(figsize=(9.5, 5), layout="constrained")
     colours = plt.get_cmap("tab10").colors
+    heights: list[float] = []
     order = sorted(lines, key=lambda name: (name != ours, name))
     for number, name in enumerate(order):
-        shown = [(recall, qps) for recall, qps in lines[name] if TICKS[0] - 0.05 <= recall <= 0.9975]
-        if not shown:
-            continue
+        shown = [(min(max(recall, 0.01), 0.9999), qps) for recall, qps in lines[name]]  # logit has neither 0 nor 1
+        heights += [qps for recall, qps in shown if LEFT <= recall <= RIGHT]
         first = name == ours
         axis.plot(
             [recall for recall, _ in shown],
@@ -45,7 +46,9 @@ def fronts(lines: Mapping[str, Sequence[tuple[float, float]]], ours: str, title:
         )
     axis.set_xscale("logit")
     axis.set_yscale("log")
-    axis.set_xlim(0.84, 0.9965)
+    axis.set_xlim(LEFT, RIGHT)
+    if heights:
+        axis.set_ylim(min(heights) / 1.3, max(heights) * 1.3)
     axis.set_xticks(TICKS, [f"{tick:g}" for tick in TICKS])
     axis.set_xticks([], minor=True)
     low, high = axis.get_ylim()
