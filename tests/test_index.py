@@ -228,6 +228,16 @@ def test_bad_k(k: int) -> None:
             index.search(QUERIES, k)
 
 
+def test_a_bad_row_far_down_leaves_nothing_behind() -> None:
+    index = build(POINTS, partitions=20, spill=0.0)
+    points = np.zeros((70_000, D), np.float32)
+    points[:, 0], points[69_999, 1] = 1.0, np.nan
+    for call in (index.add, build):
+        with pytest.raises(ValueError, match="row 69999, dimension 1 is not finite"):
+            call(points)
+    assert index.n == N
+
+
 def test_an_empty_index_says_so() -> None:
     with pytest.raises(ValueError, match="no points yet"):
         Index.train(POINTS, Config()).search(QUERIES)

@@ -23,9 +23,12 @@ class NotFittedError(RuntimeError):
     """A quantizer was used before its ``fit``."""
 
 
-def check_vectors(vectors: Any, name: str, *, d: int | None = None, rows: int = 0) -> NDArray[np.float32]:
+def check_vectors(
+    vectors: Any, name: str, *, d: int | None = None, rows: int = 0, first_row: int = 0
+) -> NDArray[np.float32]:
     """The vectors as a C-contiguous float32 matrix of finite values; no copy where they are one already.
 
+    first_row is the number of the first row in messages, for a part of something larger.
     float16, float64 and integers are converted; a value that float32 cannot hold is an error, not an infinity.
     """
     try:
@@ -52,7 +55,7 @@ def check_vectors(vectors: Any, name: str, *, d: int | None = None, rows: int = 
             squares = float(np.dot(block.ravel(), block.ravel()))
         largest = max(largest, squares)
         if not squares <= _LARGEST_NORM**2:  # the slow look happens only when something may be wrong
-            _check_rows(array, block, first, name)
+            _check_rows(array[first : first + _CHECK_ROWS], block, first_row + first, name)
     if len(matrix) and largest < _LEAST_NORM**2 and (largest > 0 or matrix.any()):
         raise ValueError(f"no row of {name} is longer than {_LEAST_NORM:g}, too small for float32 (scale them up)")
     return matrix
@@ -64,7 +67,7 @@ def _check_rows(array: NDArray[Any], block: NDArray[np.float32], first: int, nam
     if len(bad):
         row = int(bad[0])
         column = int(np.flatnonzero(~np.isfinite(block[row]))[0])
-        value = array[first + row, column]
+        value = array[row, column]
         why = "is not finite" if not np.isfinite(value) else "is too large for float32"
         raise ValueError(f"{name} row {first + row}, dimension {column} {why}: {value} (drop or mend that row)")
     norms = np.linalg.norm(block.astype(np.float64), axis=1)

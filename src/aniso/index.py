@@ -83,6 +83,7 @@ class Index:
         """An empty index whose partitions and codebooks suit points like these; n points are expected in all."""
         array = np.asarray(points)
         d = check_vectors(array[:1], "points", rows=1).shape[1]
+        _check_all(array, d)
         workers = check_threads(threads)
         config = config.complete(len(array) if n is None else check_count(n, "n"), d, len(array))
         rng = np.random.default_rng(config.seed)
@@ -119,6 +120,7 @@ class Index:
         chunks: Iterable[Any] = points if isinstance(points, Iterator) else [points]
         for chunk in chunks:
             array = np.asarray(chunk)
+            _check_all(array, self.d)  # before anything is added
             for first in range(0, len(array), _ROWS):
                 progress("add", first, len(array))
                 self._add(check_vectors(array[first : first + _ROWS], "points", d=self.d))
@@ -265,6 +267,12 @@ def build(
     index = Index.train(array, Config(metric=metric, **settings), threads=threads, progress=progress)
     index.add(array, progress=progress)
     return index
+
+
+def _check_all(array: NDArray[Any], d: int) -> None:
+    """Check every row, a block at a time, so that nothing large is copied."""
+    for first in range(0, len(array), _ROWS):
+        check_vectors(array[first : first + _ROWS], "points", d=d, first_row=first)
 
 
 def _count(value: Any, name: str) -> int:
