@@ -57,13 +57,13 @@ void dot_columns(const EncodeAdditive& e, const float* x, float* dots) {
   }
 }
 
-// rest += sign * gram[codeword], except for the codewords of its own codebook.
-void add_codeword(const EncodeAdditive& e, std::size_t codebook, std::size_t codeword, float sign, float* rest) {
+// rest += gram[codeword], except for the codewords of its own codebook.
+void add_codeword(const EncodeAdditive& e, std::size_t codebook, std::size_t codeword, float* rest) {
   const std::size_t words = e.m * e.k;
   const float* gram = e.gram + codeword * words;
   const std::size_t first = codebook * e.k;
-  for (std::size_t c = 0; c < first; c += lanes) store(rest + c, load(rest + c) + sign * load(gram + c));
-  for (std::size_t c = first + e.k; c < words; c += lanes) store(rest + c, load(rest + c) + sign * load(gram + c));
+  for (std::size_t c = 0; c < first; c += lanes) store(rest + c, load(rest + c) + load(gram + c));
+  for (std::size_t c = first + e.k; c < words; c += lanes) store(rest + c, load(rest + c) + load(gram + c));
 }
 
 void replace(const Target& target, Place& at, std::size_t codebook, std::size_t code) {
@@ -127,7 +127,7 @@ void arrive(const Target& target, Place& at) {
     const std::size_t word = m * e.k + at.codes[m];
     at.t += target.dots[word];
     at.b += e.gram[word * words + word] + 2 * at.rest[word];  // rest holds the codebooks before m
-    add_codeword(e, m, word, 1, at.rest);
+    add_codeword(e, m, word, at.rest);
   }
 }
 
@@ -147,7 +147,7 @@ void choose_in_turn(const Target& target, Place& at, const float* squared_norms)
       }
     }
     at.codes[m] = static_cast<std::uint8_t>(best);
-    add_codeword(e, m, m * e.k + best, 1, at.rest);
+    add_codeword(e, m, m * e.k + best, at.rest);
   }
 }
 

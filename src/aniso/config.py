@@ -57,6 +57,14 @@ class Config:
         if not 0 <= self.threshold < 1:
             raise ValueError(f"threshold is {self.threshold}; needed: 0 (the plain loss) to below 1")
 
+    def default_partitions(self) -> int:
+        """How many partitions a search looks at unless it is told: one in 50."""
+        return max(1, (self.partitions or 1) // 50)
+
+    def default_candidates(self, k: int) -> int:
+        """How many candidates a search for k points rescores unless it is told."""
+        return 3 * k + 20
+
     def complete(self, n: int, d: int, available: int) -> Config:
         """The same with every None replaced by what suits n points of d dimensions, with so many to train on."""
         wanted = self.partitions or max(1, round(3.5 * math.sqrt(n)))

@@ -62,7 +62,7 @@ class Index:
         self.d = d
         self.n = 0
         self._threads = threads
-        self._default_partitions = max(1, (config.partitions or 1) // 50)
+        self._default_partitions = config.default_partitions()
         self._trained = trained
         self._codes: list[NDArray[np.uint8]] = []  # chunks of (entries, rows)
         self._entries: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # their partitions and points
@@ -144,7 +144,7 @@ class Index:
         searcher, n = self._searcher or self._seal(), self.n
         k = min(_count(k, "k"), n)
         looked = self._default_partitions if partitions is None else min(_count(partitions, "partitions"), n)
-        kept = min(3 * k + 20 if candidates is None else _count(candidates, "candidates"), 2 * n)
+        kept = min(self.config.default_candidates(k) if candidates is None else _count(candidates, "candidates"), 2 * n)
         if type(queries) is np.ndarray and queries.shape == (self.d,):
             # One query takes the shortest way, unless its type or strides need a conversion.
             ids, scores = np.empty(k, np.int64), np.empty(k, np.float32)
