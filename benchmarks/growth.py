@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import plot
 from numpy.typing import NDArray
-from peer_libraries import Aniso, index_bytes
+from peer_libraries import Aniso
 
 from aniso import datasets
 from aniso.index import Index, build
@@ -43,7 +43,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 K = 10
 TARGET = 0.95
 SIZES = (10_000, 30_000, 100_000, 331_479, 3_000_000)
-CANDIDATES = (14, 20, 30, 45, 70, 110)
+CANDIDATES = (30, 45, 60, 90, 130)
 
 F32 = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -144,9 +144,7 @@ def seconds_per_query(index: Index, queries: F32, knobs: dict[str, int], passes:
 
 def stages(index: Index, queries: F32, knobs: dict[str, int]) -> dict[str, float]:
     """The share of each stage in a query's time, if the core tells it."""
-    searcher: Any = getattr(index, "_searcher", None)
-    if not hasattr(searcher, "profile"):
-        return {}
+    searcher = index._store.searcher
     seconds = searcher.profile(queries, K, knobs["partitions"], knobs["candidates"])
     seconds = {name: float(value) for name, value in seconds.items() if name not in ("scanned", "hits")}
     total = sum(seconds.values())
@@ -159,7 +157,7 @@ def measure(n: int, count: int, core: int, settings: dict[str, Any]) -> Row:
     points, queries, truth = vectors(n, count)
     print(f"{n:,} points: truth known", flush=True)
     start = time.perf_counter()
-    index = build(points, metric="cosine", **settings)
+    index = build(points, metric="cosine", recall=None, **settings)
     index.search(queries[0], K)  # the first search arranges the partitions
     seconds = time.perf_counter() - start
     print(f"{n:,} points: built in {seconds:.1f} s", flush=True)
@@ -188,7 +186,7 @@ def measure(n: int, count: int, core: int, settings: dict[str, Any]) -> Row:
         "in": index.config.partitions,
         **knobs,
         "build s": seconds,
-        "bytes": index_bytes(index),
+        "bytes": index.info()["bytes"],
         "stages": shares,
         "load": os.getloadavg()[0],
     }
@@ -230,7 +228,7 @@ def main() -> None:
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--queries", type=int, default=4000, help="half to tune, half to measure")
     parser.add_argument("--spill", type=float)
-    parser.add_argument("--rescore", default="int8")
+    parser.add_argument("--rescore", default="float16")
     parser.add_argument("--core", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="measure anew what out/growth.jsonl holds")
     options = parser.parse_args()

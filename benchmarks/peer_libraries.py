@@ -14,7 +14,6 @@ import hashlib
 import importlib
 import importlib.metadata
 import math
-import pickle
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -137,32 +136,10 @@ def rising(first: float, last: float, ratio: float) -> list[int]:
     return sorted({*values, round(last)})
 
 
-def index_bytes(index: Any) -> int:
-    """The bytes of the arrays that aniso's searcher is given."""
-    if hasattr(index, "nbytes"):
-        return int(index.nbytes)
-    core = library("aniso._core")
-    searcher = core.Searcher
-    given: list[int] = []
-
-    def counting(**arguments: Any) -> Any:
-        given.extend(value.nbytes for value in arguments.values() if isinstance(value, np.ndarray))
-        return searcher(**arguments)
-
-    core.Searcher = counting
-    try:
-        index._searcher = None
-        index.search(np.ones(index.d, np.float32), 1)
-    finally:
-        core.Searcher = searcher
-    return sum(given)
-
-
 class Aniso(Library):
     name = "aniso"
     package = "aniso"
     module = "aniso.index"
-    size = "arrays the searcher reads"
 
     @classmethod
     def version(cls) -> str:
@@ -177,14 +154,18 @@ class Aniso(Library):
     def builds(cls, n: int, d: int, metric: str) -> list[Settings]:
         return [
             {"partitions": partitions, "spill": spill, "rescore": rescore}
-            for rescore in ("int8", "float16", "float32")
-            for spill in (1, 0)
-            for partitions in scaled([3000, 2000, 4000], n)
+            for rescore, spill, counts in (
+                ("float16", 1, [4000, 2800, 6000]),
+                ("int8", 1, [4000]),
+                ("float32", 1, [4000]),
+                ("float16", 0, [4000]),
+            )
+            for partitions in scaled(counts, n)
         ]
 
     @classmethod
     def series(cls, settings: Settings, n: int) -> Iterator[Series]:
-        for candidates in (12, 16, 20, 30, 40, 60, 100, 160, 300, 600):
+        for candidates in (30, 45, 60, 80, 110, 160, 220, 300):
             counts = rising(4, settings["partitions"], 1.3)
             yield [{"partitions": count, "candidates": candidates} for count in counts]
 
@@ -194,32 +175,18 @@ class Aniso(Library):
 
     @classmethod
     def build(cls, points: F32, metric: str, settings: Settings, threads: int, scratch: Path) -> Aniso:
-        index = library(cls.module).build(points, metric=metric, threads=threads, **settings)
-        index.search(points[0], 1)  # the first search arranges the partitions: part of the build
+        index = library(cls.module).build(points, metric=metric, recall=None, threads=threads, **settings)
+        index.search(points[0], 1, partitions=1, candidates=1)  # the first search arranges the partitions: part of it
         return cls(index, metric)
 
     def save(self, folder: Path) -> None:
-        if hasattr(self.index, "save"):
-            self.index.save(folder / "index")
-            return
-        state = {**self.index.__dict__, "_searcher": None}
-        with open(folder / "index", "wb") as file:
-            pickle.dump((type(self.index), state), file, protocol=5)
+        self.index.save(folder / "index.aniso")
 
     @classmethod
     def load(cls, folder: Path, metric: str, settings: Settings, d: int) -> Aniso:
-        module = library(cls.module)
-        if hasattr(module.Index, "load"):
-            return cls(module.Index.load(folder / "index"), metric)
-        with open(folder / "index", "rb") as file:
-            kind, state = pickle.load(file)
-        index = kind.__new__(kind)
-        index.__dict__.update(state)
-        index.search(np.ones(d, np.float32), 1)
+        index = library("aniso").open(folder / "index.aniso")
+        index.search(np.ones(d, np.float32), 1, partitions=1, candidates=1)  # the first search looks at the arrays
         return cls(index, metric)
-
-    def bytes(self, folder: Path) -> int:
-        return index_bytes(self.index)
 
     def one(self, k: int, knobs: Knobs) -> Callable[[F32], Any]:
         return partial(self.index.search, k=k, **knobs)

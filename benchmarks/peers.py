@@ -353,10 +353,11 @@ class Effort:
     knobs: int  # every how many of a series
 
     @classmethod
-    def of(cls, mode: str, quick: bool, rounds: int | None) -> Effort:
+    def of(cls, mode: str, quick: bool, rounds: int | None, builds: int | None, knobs: int | None) -> Effort:
         if quick:
-            return cls(200 if mode == "single" else 500, 500, rounds or 2, 1, 2)
-        return cls(400 if mode == "single" else 1000, 2000 if mode == "single" else 1 << 30, rounds or 7, 99, 1)
+            return cls(200 if mode == "single" else 500, 500, rounds or 2, builds or 1, knobs or 2)
+        rough, queries = (400, 2000) if mode == "single" else (1000, 1 << 30)
+        return cls(rough, queries, rounds or 7, builds or 99, knobs or 1)
 
 
 def run(data: Data, names: Sequence[str], log: Log, mode: str, effort: Effort, limit: float, retry: bool) -> None:
@@ -700,6 +701,8 @@ def main() -> None:
     parser.add_argument("--libraries", default=",".join(LIBRARIES), help="some of " + ",".join(LIBRARIES))
     parser.add_argument("--points", type=int, help="a random subset of so many points")
     parser.add_argument("--rounds", type=int)
+    parser.add_argument("--builds", type=int, help="most builds of each library")
+    parser.add_argument("--knobs", type=int, help="every how many of the knobs")
     parser.add_argument("--core", type=int, default=0, help="the core of single mode")
     parser.add_argument("--build-limit", type=float, default=1800, help="seconds a build may take")
     parser.add_argument("--quick", action="store_true", help="one build of each library, fewer knobs and queries")
@@ -726,7 +729,7 @@ def main() -> None:
     log = Log(path, max(runs) if options.resume and runs else time.strftime("%Y%m%d-%H%M%S"))
     if options.mode == "single":
         os.sched_setaffinity(0, {options.core})
-    effort = Effort.of(options.mode, options.quick, options.rounds)
+    effort = Effort.of(options.mode, options.quick, options.rounds, options.builds, options.knobs)
     try:
         run(data, names, log, options.mode, effort, options.build_limit, retry=not options.resume)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-// What both files of bindings share: array types, checks, and the choice of kernels.
+// What the files of bindings share: array types, checks, and the choice of kernels.
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
@@ -9,6 +9,7 @@
 #include <string>
 
 #include "kernels.h"
+#include "router.h"
 
 namespace aniso {
 
@@ -32,11 +33,23 @@ inline const Kernels& kernels_named(const std::string& isa) {
   throw std::invalid_argument(message);
 }
 
+// Centroids with the scales and biases of their order, checked.
+inline Centroids centroids_of(const Array<const std::int8_t, 4>& bytes, const Array<const std::int32_t, 1>& sums,
+                              const Array<const float, 2>& scales, std::size_t d) {
+  const std::size_t blocks = bytes.shape(0), d4 = bytes.shape(1) * 4;
+  need(bytes.shape(2) == 8 && bytes.shape(3) == 4, "centroids: (blocks, d4 / 4, 8, 4)");
+  need(d4 >= d && d4 % 8 == 0, "centroids: dimensions padded to a multiple of 8");
+  need(sums.shape(0) == 8 * blocks, "centroid sums: one per centroid, padded to 8");
+  need(scales.shape(0) >= 2 && scales.shape(1) == 8 * blocks, "scales: (2 or more, centroids padded to 8)");
+  return {{bytes.data(), sums.data(), blocks, d4}, scales.data(), scales.data() + 8 * blocks};
+}
+
 inline std::size_t thread_count(int threads) {
   need(threads >= 1, "threads must be at least 1");
   return std::min(static_cast<std::size_t>(threads), std::size_t{1024});
 }
 
+void bind_route(nb::module_& module);   // bindings_route.cpp
 void bind_search(nb::module_& module);  // bindings_search.cpp
 void bind_exact(nb::module_& module);   // bindings_exact.cpp
 void bind_linear(nb::module_& module);  // bindings_linear.cpp

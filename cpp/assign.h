@@ -19,7 +19,7 @@ struct Best {
 
 std::size_t assign_scratch() { return sizeof(Best) * group; }
 
-template <std::size_t Rows, bool Spilling>
+template <std::size_t Rows>
 void score_panel(const Assign& a, std::size_t row, const float* panel_data, std::size_t first_code, Best* best) {
   F32 sums[Rows][panel_vectors] = {};
   const float* points = a.points + row * a.d;
@@ -38,15 +38,7 @@ void score_panel(const Assign& a, std::size_t row, const float* panel_data, std:
 #pragma GCC unroll 8
     for (std::size_t r = 0; r < Rows; ++r) {
       const F32 g = sums[r][v];
-      F32 cost = squared_norms + g * (a.linear[row + r] + a.quadratic[row + r] * g);
-      if constexpr (Spilling) {
-        const Spill& s = *a.spill;
-        const std::int32_t first = s.firsts[row + r];
-        const F32 gram = load(s.gram + static_cast<std::size_t>(first) * s.gram_columns + first_code + v * lanes);
-        const F32 along = s.along[row + r] - (g - gram) * s.inverse[row + r];
-        cost += s.strength * along * along;
-        cost = code == broadcast(first) ? broadcast(__builtin_inff()) : cost;
-      }
+      const F32 cost = squared_norms + g * (a.linear[row + r] + a.quadratic[row + r] * g);
       const I32 better = cost < best[r].cost[v];
       best[r].cost[v] = better ? cost : best[r].cost[v];
       best[r].code[v] = better ? code : best[r].code[v];
@@ -54,8 +46,7 @@ void score_panel(const Assign& a, std::size_t row, const float* panel_data, std:
   }
 }
 
-template <bool Spilling>
-void assign_rows(const Assign& a, std::size_t begin, std::size_t end, void* scratch) {
+void assign(const Assign& a, std::size_t begin, std::size_t end, void* scratch) {
   Best* best = static_cast<Best*>(scratch);
   for (std::size_t first = begin; first < end; first += group) {
     const std::size_t count = end - first < group ? end - first : group;
@@ -67,8 +58,8 @@ void assign_rows(const Assign& a, std::size_t begin, std::size_t end, void* scra
     for (std::size_t p = 0; p < a.panel_count; ++p) {
       const float* panel_data = a.panels + p * a.d * panel;
       std::size_t r = 0;
-      for (; r + tile <= count; r += tile) score_panel<tile, Spilling>(a, first + r, panel_data, p * panel, best + r);
-      for (; r < count; ++r) score_panel<1, Spilling>(a, first + r, panel_data, p * panel, best + r);
+      for (; r + tile <= count; r += tile) score_panel<tile>(a, first + r, panel_data, p * panel, best + r);
+      for (; r < count; ++r) score_panel<1>(a, first + r, panel_data, p * panel, best + r);
     }
     for (std::size_t r = 0; r < count; ++r) {
       float cost = best[r].cost[0][0];
@@ -86,10 +77,6 @@ void assign_rows(const Assign& a, std::size_t begin, std::size_t end, void* scra
       a.costs[first + r] = cost;
     }
   }
-}
-
-void assign(const Assign& a, std::size_t begin, std::size_t end, void* scratch) {
-  a.spill ? assign_rows<true>(a, begin, end, scratch) : assign_rows<false>(a, begin, end, scratch);
 }
 
 }  // namespace

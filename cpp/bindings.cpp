@@ -98,32 +98,6 @@ void gram(Array<const float, 2> codewords, Array<float, 2> out, int threads, con
   });
 }
 
-void assign_spill(Array<const float, 2> points, Array<const float, 2> codewords, Array<const float, 2> gram,
-                  Array<const std::int32_t, 1> firsts, Array<const float, 1> along, Array<const float, 1> inverse,
-                  float strength, Array<std::int32_t, 1> codes, Array<float, 1> costs, int threads,
-                  const std::string& isa) {
-  const Kernels& kernels = kernels_named(isa);
-  const std::size_t n = points.shape(0), k = codewords.shape(0);
-  check_assign(points, codewords, codes, costs);
-  need(k >= 2, "a second choice needs two codewords");
-  need(gram.shape(0) == k && gram.shape(1) >= k && gram.shape(1) % 32 == 0, "gram: as made by gram()");
-  need(firsts.shape(0) == n && along.shape(0) == n && inverse.shape(0) == n, "firsts, along, inverse: one per point");
-  for (std::size_t i = 0; i < n; ++i)
-    need(firsts.data()[i] >= 0 && static_cast<std::size_t>(firsts.data()[i]) < k, "firsts must lie in 0 .. k - 1");
-  const std::size_t workers = thread_count(threads);
-  nb::gil_scoped_release release;
-  const Spill spill{gram.data(), gram.shape(1), firsts.data(), along.data(), inverse.data(), strength};
-  std::vector<float> linear(n, -2.0f), quadratic(n, 0.0f), squared_norms(k);
-  for (std::size_t c = 0; c < k; ++c) squared_norms[c] = gram.data()[c * gram.shape(1) + c];
-  Assign a{};
-  a.linear = linear.data();
-  a.quadratic = quadratic.data();
-  a.codes = codes.data();
-  a.costs = costs.data();
-  a.spill = &spill;
-  run_assign(kernels, points, codewords, squared_norms.data(), a, workers);
-}
-
 struct CheckedBooks {
   std::vector<float> squared_norms;
   Codebooks books;
@@ -270,10 +244,6 @@ NB_MODULE(_core, module) {
              "The cheapest codeword of each point; cost = |c|^2 + g (linear + quadratic g), g = <point, c>.");
   module.def("gram", &gram, "codewords"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "threads"_a = 1,
              "isa"_a = "", "out[:, :k] = codewords @ codewords.T, the other columns 0.");
-  module.def("assign_spill", &assign_spill, "points"_a.noconvert(), "codewords"_a.noconvert(), "gram"_a.noconvert(),
-             "firsts"_a.noconvert(), "along"_a.noconvert(), "inverse"_a.noconvert(), "strength"_a,
-             "codes"_a.noconvert(), "costs"_a.noconvert(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
-             "The second codeword of each point (SOAR), which differs from its first.");
   module.def("encode", &encode, "residuals"_a.noconvert(), "points"_a.noconvert(), "penalty"_a.noconvert(),
              "codewords"_a.noconvert(), "starts"_a.noconvert(), "codes"_a.noconvert(), nb::kw_only(), "scaled"_a,
              "warm"_a, "sweeps"_a, "threads"_a = 1, "isa"_a = "",
@@ -291,6 +261,7 @@ NB_MODULE(_core, module) {
   module.def("sum_by_group", &sum_by_group, "values"_a.noconvert(), "weights"_a.noconvert(), "groups"_a.noconvert(),
              "sums"_a.noconvert(), "totals"_a.noconvert(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
              "Weighted sums of rows by group, and the sum of weights of each group.");
+  bind_route(module);
   bind_search(module);
   bind_exact(module);
   bind_linear(module);

@@ -1,5 +1,5 @@
 // The vocabulary of the table-lookup kernels: 32 bytes, one per point of a block.
-// Only `lookup` and `mask_at_least` need intrinsics; the rest is the compiler's vector extension.
+// Only `lookup` and `Sums::at_least` need intrinsics; the rest is the compiler's vector extension.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +63,9 @@ inline U8 high_nibbles(U8 v) { return v >> 4; }
 
 // Sums of 32 points as 16-bit numbers: points 0, 2, 4 .. in even, 1, 3, 5 .. in odd.
 struct Sums {
-  U16 even{}, odd{};
+  U16 even, odd;  // not set to zero unless asked: an array of them is cleared by a slow instruction
+
+  static Sums zero() { return {U16{}, U16{}}; }
 
   void add(U8 v) {
     const U16 pairs = reinterpret_cast<U16>(v);
@@ -90,14 +92,9 @@ struct Sums {
 #endif
   }
 
-  void store(std::uint16_t* to) const {
-    std::uint16_t e[block / 2], o[block / 2];
-    __builtin_memcpy(e, &even, sizeof e);
-    __builtin_memcpy(o, &odd, sizeof o);
-    for (std::size_t i = 0; i < block / 2; ++i) {
-      to[2 * i] = e[i];
-      to[2 * i + 1] = o[i];
-    }
+  void store(std::uint16_t* to_even, std::uint16_t* to_odd) const {
+    __builtin_memcpy(to_even, &even, sizeof even);
+    __builtin_memcpy(to_odd, &odd, sizeof odd);
   }
 };
 

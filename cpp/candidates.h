@@ -14,29 +14,39 @@ namespace aniso {
 
 class Candidates {
  public:
-  static constexpr std::int64_t bias = std::int64_t{1} << 31;  // added to scores to store them unsigned
+  static constexpr std::int64_t bias = std::int64_t{1} << 31;     // added to scores to store them unsigned
+  static constexpr std::int64_t none = -(std::int64_t{1} << 40);  // no floor
+  static constexpr std::int64_t buckets = 1536;  // enough that few pass a threshold that is rounded down
 
-  // Keeps the best `keep`; scores around 0 to `spread` are told apart best.
-  void start(std::size_t keep, std::int64_t spread) {
+  static std::int64_t integer_score(std::uint64_t key) { return static_cast<std::int64_t>(key >> 32) - bias; }
+
+  // Keeps the best `keep`; scores around 0 to `spread` are told apart best. Scores below `floor` are not even looked
+  // at: whoever guesses a floor has to ask in the end whether it was `low_enough`.
+  void start(std::size_t keep, std::int64_t spread, std::int64_t floor) {
     keep_ = keep;
     shift_ = 0;
-    while ((2 * spread >> shift_) > 2048) ++shift_;
+    while ((2 * spread >> shift_) > buckets) ++shift_;
     origin_ = -spread / 2;
+    floor_ = threshold_ = floor;
     counts_.assign(static_cast<std::size_t>(2 * spread >> shift_) + 1, 0);
     lowest_ = above_ = 0;
-    keys_.clear();
+    size_ = 0;
   }
 
   // No score below this can be among the best.
-  std::int64_t threshold() const {
-    return lowest_ ? origin_ + (static_cast<std::int64_t>(lowest_) << shift_) : -(std::int64_t{1} << 40);
-  }
+  std::int64_t threshold() const { return threshold_; }
+
+  // There is a threshold, or a floor.
+  bool bounded() const { return threshold_ > none; }
+
+  // Nothing among the best was lost to the floor.
+  bool low_enough() const { return floor_ == none || size_ >= keep_; }
 
   // Adds every hit with the score base + sum.
   void add(const Hit* hits, std::size_t count, std::int64_t base) {
-    const std::size_t before = keys_.size();
-    keys_.resize(before + count);
-    std::uint64_t* keys = keys_.data() + before;
+    if (keys_.size() < size_ + count) keys_.resize(2 * (size_ + count));
+    std::uint64_t* keys = keys_.data() + size_;
+    size_ += count;
     const std::int64_t last = static_cast<std::int64_t>(counts_.size()) - 1;
     for (std::size_t i = 0; i < count; ++i) {
       const std::int64_t score = base + hits[i].sum;
@@ -47,31 +57,34 @@ class Candidates {
       above_ += bucket >= lowest_;
     }
     while (above_ - counts_[lowest_] >= keep_) above_ -= counts_[lowest_++];
+    if (lowest_) threshold_ = std::max(floor_, origin_ + (static_cast<std::int64_t>(lowest_) << shift_));
   }
 
   // Leaves the best `keep` keys, in no order.
-  std::vector<std::uint64_t>& finish() {
-    const std::int64_t least = threshold();
-    if (keys_.size() > keep_) {
-      auto below = [&](std::uint64_t key) { return static_cast<std::int64_t>(score_of(key)) - bias < least; };
-      keys_.erase(std::remove_if(keys_.begin(), keys_.end(), below), keys_.end());
+  void finish() {
+    std::uint64_t *first = keys_.data(), *end = first + size_;
+    if (size_ > keep_)
+      end = std::remove_if(first, end, [&](std::uint64_t key) { return integer_score(key) < threshold_; });
+    if (end > first + keep_) {
+      std::nth_element(first, first + keep_, end, std::greater<>());
+      end = first + keep_;
     }
-    if (keys_.size() > keep_) {
-      std::nth_element(keys_.begin(), keys_.begin() + static_cast<std::ptrdiff_t>(keep_), keys_.end(),
-                       std::greater<>());
-      keys_.resize(keep_);
-    }
-    return keys_;
+    size_ = static_cast<std::size_t>(end - first);
   }
+
+  std::uint64_t* keys() { return keys_.data(); }
+  const std::uint64_t* keys() const { return keys_.data(); }
+  std::size_t size() const { return size_; }
 
  private:
   std::size_t keep_ = 0;
   int shift_ = 0;
-  std::int64_t origin_ = 0;
+  std::int64_t origin_ = 0, floor_ = none, threshold_ = none;
   std::vector<std::uint32_t> counts_;
-  std::size_t lowest_ = 0;  // the bucket of the threshold
-  std::size_t above_ = 0;   // candidates in that bucket and above
-  std::vector<std::uint64_t> keys_;
+  std::size_t lowest_ = 0;           // the bucket of the threshold
+  std::size_t above_ = 0;            // candidates in that bucket and above
+  std::vector<std::uint64_t> keys_;  // room; the first size_ are in use
+  std::size_t size_ = 0;
 };
 
 }  // namespace aniso

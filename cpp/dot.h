@@ -11,9 +11,13 @@ namespace {
 constexpr std::size_t table_vectors = 16 / lanes;  // vectors that hold the 16 entries of a table
 
 inline float smallest(F32 v) {
-  float least = v[0];
-  for (std::size_t i = 1; i < lanes; ++i) least = v[i] < least ? v[i] : least;
-  return least;
+  typedef float F4 __attribute__((vector_size(16)));
+  F4 parts[sizeof v / sizeof(F4)];
+  __builtin_memcpy(parts, &v, sizeof v);
+  F4 four = parts[0];
+  for (std::size_t i = 1; i < sizeof v / sizeof(F4); ++i) four = parts[i] < four ? parts[i] : four;
+  const float a = four[0] < four[1] ? four[0] : four[1], b = four[2] < four[3] ? four[2] : four[3];
+  return a < b ? a : b;
 }
 
 void make_tables(const Tables& t, const float* query, float* floats, std::uint8_t* tables, float* offset, float* step) {
@@ -47,7 +51,11 @@ void make_tables(const Tables& t, const float* query, float* floats, std::uint8_
   *step = unit;
 }
 
-void score_centroids(const ScoreCentroids& c, const std::uint8_t* query, std::int32_t* scores) {
+// Scores of `Count` blocks side by side, so that a load of the query serves them all; meanwhile those of `next` come
+// into the cache.
+template <std::size_t Count>
+inline void score_blocks(const ScoreCentroids& c, const std::uint8_t* query, const std::uint32_t* list,
+                         const std::uint32_t* next, std::int32_t* scores) {
   const std::size_t quads = c.d4 / 4;
 #if defined(__AVX2__)
   const __m256i ones = _mm256_set1_epi16(1);
@@ -57,38 +65,48 @@ void score_centroids(const ScoreCentroids& c, const std::uint8_t* query, std::in
     return _mm256_set1_epi32(four);
   };
   auto at = [](const std::int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
-  std::size_t b = 0;
-  for (; b + 4 <= c.blocks; b += 4) {
-    __m256i sums[4] = {};
-    const std::int8_t* centroids = c.centroids + b * quads * 32;
-    for (std::size_t i = 0; i < quads; i += 2) {
-      const __m256i q0 = quad(i), q1 = quad(i + 1);
+  const std::int8_t *centroids[Count], *ahead[Count];
+  for (std::size_t k = 0; k < Count; ++k) {
+    centroids[k] = c.centroids + list[k] * quads * 32;
+    ahead[k] = c.centroids + next[k] * quads * 32;
+  }
+  __m256i sums[Count] = {};
+  for (std::size_t i = 0; i < quads; i += 2) {
+    const __m256i q0 = quad(i), q1 = quad(i + 1);
 #pragma GCC unroll 4
-      for (std::size_t k = 0; k < 4; ++k) {
-        const std::int8_t* here = centroids + (k * quads + i) * 32;
-        // Two products of at most 127 * 63 twice: 32004 fits 16 bits.
-        const __m256i pair =
-            _mm256_add_epi16(_mm256_maddubs_epi16(q0, at(here)), _mm256_maddubs_epi16(q1, at(here + 32)));
-        sums[k] = _mm256_add_epi32(sums[k], _mm256_madd_epi16(pair, ones));
-      }
-    }
-    for (std::size_t k = 0; k < 4; ++k) {
-      const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(c.sums + (b + k) * 8));
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(scores + (b + k) * 8), _mm256_sub_epi32(sums[k], shift));
+    for (std::size_t k = 0; k < Count; ++k) {
+      const std::int8_t* here = centroids[k] + i * 32;
+      __builtin_prefetch(ahead[k] + i * 32);
+      // Two products of at most 127 * 63 twice: 32004 fits 16 bits.
+      const __m256i pair =
+          _mm256_add_epi16(_mm256_maddubs_epi16(q0, at(here)), _mm256_maddubs_epi16(q1, at(here + 32)));
+      sums[k] = _mm256_add_epi32(sums[k], _mm256_madd_epi16(pair, ones));
     }
   }
+  for (std::size_t k = 0; k < Count; ++k) {
+    const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(c.sums + list[k] * 8));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(scores + k * 8), _mm256_sub_epi32(sums[k], shift));
+  }
 #else
-  std::size_t b = 0;
-#endif
-  for (; b < c.blocks; ++b) {
-    const std::int8_t* centroids = c.centroids + b * quads * 32;
+  static_cast<void>(next);
+  for (std::size_t k = 0; k < Count; ++k) {
+    const std::int8_t* centroids = c.centroids + list[k] * quads * 32;
     std::int32_t sums[8] = {};
     for (std::size_t i = 0; i < quads; ++i)
       for (std::size_t p = 0; p < 8; ++p)
         for (std::size_t j = 0; j < 4; ++j)
           sums[p] += static_cast<std::int32_t>(query[4 * i + j]) * centroids[(i * 8 + p) * 4 + j];
-    for (std::size_t p = 0; p < 8; ++p) scores[b * 8 + p] = sums[p] - c.sums[b * 8 + p];
+    for (std::size_t p = 0; p < 8; ++p) scores[k * 8 + p] = sums[p] - c.sums[list[k] * 8 + p];
   }
+#endif
+}
+
+void score_centroids(const ScoreCentroids& c, const std::uint8_t* query, const std::uint32_t* list, std::size_t count,
+                     std::int32_t* scores) {
+  std::size_t i = 0;
+  for (; i + 4 <= count; i += 4)
+    score_blocks<4>(c, query, list + i, list + (i + 8 <= count ? i + 4 : i), scores + 8 * i);
+  for (; i < count; ++i) score_blocks<1>(c, query, list + i, list + i, scores + 8 * i);
 }
 
 // What one dimension adds: a product, or a squared difference.
@@ -182,22 +200,28 @@ std::int32_t dot_i8(const std::int8_t* row, const std::int16_t* query, std::size
 }
 
 void scale_scores(const std::int32_t* scores, const float* scales, const float* biases, float factor, std::size_t count,
-                  float* out, float* sum, float* squares) {
+                  float* out) {
+  std::size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    I32 v;
+    __builtin_memcpy(&v, scores + i, sizeof v);
+    store(out + i, __builtin_convertvector(v, F32) * load(scales + i) * factor + load(biases + i));
+  }
+  for (; i < count; ++i) out[i] = static_cast<float>(scores[i]) * scales[i] * factor + biases[i];
+}
+
+void sum_squares(const float* values, std::size_t count, float* sum, float* squares) {
   F32 total{}, total_squares{};
   std::size_t i = 0;
   float rest = 0, rest_squares = 0;
   for (; i + lanes <= count; i += lanes) {
-    I32 v;
-    __builtin_memcpy(&v, scores + i, sizeof v);
-    const F32 value = __builtin_convertvector(v, F32) * load(scales + i) * factor + load(biases + i);
-    store(out + i, value);
+    const F32 value = load(values + i);
     total += value;
     total_squares += value * value;
   }
   for (; i < count; ++i) {
-    out[i] = static_cast<float>(scores[i]) * scales[i] * factor + biases[i];
-    rest += out[i];
-    rest_squares += out[i] * out[i];
+    rest += values[i];
+    rest_squares += values[i] * values[i];
   }
   for (std::size_t l = 0; l < lanes; ++l) {
     rest += total[l];

@@ -32,12 +32,14 @@ const Kernels kernels = {
     make_tables,
     score_centroids,
     scan,
+    scan_four,
     dot_f32,
     dot_f16,
     distance_f32,
     distance_f16,
     dot_i8,
     scale_scores,
+    sum_squares,
     select_at_least,
 };
 

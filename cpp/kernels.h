@@ -8,19 +8,6 @@
 
 namespace aniso {
 
-// The second choice of a point (SOAR): its first codeword is excluded, and cost gets
-//   + strength[i] * (along[i] - (g - gram[firsts[i]]) * inverse[i]) ** 2
-// which is lambda <x - c', r / |r|>^2 for the residual r = x - c of the first choice c, with along = <x, r> / |r|,
-// inverse = 1 / |r| and gram = codewords @ codewords.T.
-struct Spill {
-  const float* gram;  // (k, gram_columns), gram_columns >= k and a multiple of 32
-  std::size_t gram_columns;
-  const std::int32_t* firsts;  // (n)
-  const float* along;          // (n)
-  const float* inverse;        // (n)
-  float strength;
-};
-
 // codes[i] = argmin_k cost[i, k],  costs[i] = min_k cost[i, k],  the lowest k among equals, where
 //   g = points @ codewords.T
 //   cost = squared_norms[None, :] + g * (linear[:, None] + quadratic[:, None] * g)
@@ -35,7 +22,6 @@ struct Assign {
   std::size_t d, panel_count;
   std::int32_t* codes;  // (n) out
   float* costs;         // (n) out
-  const Spill* spill;   // null, or what a second choice costs beyond the above
 };
 
 // A set of codebooks: codebook m holds k codewords over dimensions starts[m] .. starts[m + 1] - 1.
@@ -123,10 +109,11 @@ struct Tables {
 
 // scores[p] = <query, centroid p> as exact integers. Query bytes are 0 .. 127 (64 is zero), centroid bytes -63 .. 63:
 //   scores = centroids.astype(int32) @ (query.astype(int32) - 64)
-// Centroids lie in blocks of 8: (p / 8, j / 4, p % 8, j % 4), j < d4 = d padded to a multiple of 8.
+// Centroids lie in blocks of 8: (p / 8, j / 4, p % 8, j % 4), j < d4 = d padded to a multiple of 8. Blocks are scored
+// in the order of a list: scores[8 * i + lane] belongs to centroid 8 * list[i] + lane.
 struct ScoreCentroids {
-  const std::int8_t* centroids;  // (ceil(p / 8), d4 / 4, 8, 4)
-  const std::int32_t* sums;      // (ceil(p / 8) * 8) 64 * centroids.sum(axis=1)
+  const std::int8_t* centroids;  // (p / 8, d4 / 4, 8, 4)
+  const std::int32_t* sums;      // (p) 64 * centroids.sum(axis=1)
   std::size_t blocks, d4;
 };
 
@@ -141,6 +128,17 @@ struct Scan {
 struct Hit {
   std::uint32_t slot;
   std::uint32_t sum;
+};
+
+// The same scan for four queries at once, each with its own tables, threshold and hits, so that codes are unpacked
+// once.
+struct ScanFour {
+  const std::uint8_t* codes;
+  const std::uint8_t* tables[4];
+  std::size_t rows, group_rows;
+  std::uint32_t least[4];
+  Hit* hits[4];
+  std::size_t* counts[4];  // out: how many hits
 };
 
 struct Kernels {
@@ -162,10 +160,13 @@ struct Kernels {
   // `floats` is scratch of 16 m floats; tables gets 16 m bytes.
   void (*make_tables)(const Tables&, const float* query, float* floats, std::uint8_t* tables, float* offset,
                       float* step);
-  void (*score_centroids)(const ScoreCentroids&, const std::uint8_t* query, std::int32_t* scores);
-  // Best called with up to 128 points. Meanwhile brings the four blocks at `ahead` (any address) into the cache.
+  void (*score_centroids)(const ScoreCentroids&, const std::uint8_t* query, const std::uint32_t* list,
+                          std::size_t count, std::int32_t* scores);
+  // Meanwhile brings as many bytes as it reads, from `ahead` on and not beyond the line at `last` (any addresses), into
+  // the cache.
   std::size_t (*scan)(const Scan&, std::size_t first_block, std::size_t points, std::uint32_t least, Hit* hits,
-                      const std::uint8_t* ahead);
+                      const std::uint8_t* ahead, const std::uint8_t* last);
+  void (*scan_four)(const ScanFour&, std::size_t first_block, std::size_t points);
   // <row, query>, and |row - query|^2, for a row stored as float32 or as the bits of float16; <row, query> for a row of
   // int8 and a query of int16, which is an exact integer as long as it fits 32 bits.
   float (*dot_f32)(const float* row, const float* query, std::size_t d);
@@ -173,9 +174,11 @@ struct Kernels {
   float (*distance_f32)(const float* row, const float* query, std::size_t d);
   float (*distance_f16)(const std::uint16_t* row, const float* query, std::size_t d);
   std::int32_t (*dot_i8)(const std::int8_t* row, const std::int16_t* query, std::size_t d);
-  // out[i] = scores[i] * scales[i] * factor + biases[i]; returns the sum and the sum of squares of out
+  // out[i] = scores[i] * scales[i] * factor + biases[i]
   void (*scale_scores)(const std::int32_t* scores, const float* scales, const float* biases, float factor,
-                       std::size_t count, float* out, float* sum, float* squares);
+                       std::size_t count, float* out);
+  // sum(values) and sum(values ** 2)
+  void (*sum_squares)(const float* values, std::size_t count, float* sum, float* squares);
   // the numbers i < count with scores[i] >= least, in order, at most `room` of them; returns how many there are
   std::size_t (*select_at_least)(const float* scores, std::size_t count, float least, std::uint32_t* out,
                                  std::size_t room);

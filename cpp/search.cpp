@@ -2,12 +2,10 @@
 #include "search.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <functional>
 
-#include "candidates.h"
 #include "keys.h"
 
 namespace aniso {
@@ -15,55 +13,20 @@ namespace aniso {
 namespace {
 
 constexpr std::size_t block = 32;
-constexpr std::uint32_t piece_points = 128;  // points scanned between two looks at the candidates
-constexpr std::size_t pieces_ahead = 4;      // how far ahead of the scan codes are brought into the cache
+constexpr std::size_t early = 128;           // points scanned before the threshold is first looked at
+constexpr std::size_t partitions_ahead = 2;  // how far ahead of the scan codes are brought into the cache
 constexpr double furthest = 1 << 30;         // integer scores of centroids stay within this
 
-std::size_t bytes_per_value(Rescore rescore) {
-  switch (rescore) {
-    case Rescore::float32: return 4;
-    case Rescore::float16: return 2;
-    case Rescore::int8: return 1;
-    case Rescore::none: break;
-  }
-  return 0;
+void prefetch_bytes(const void* from, std::size_t bytes) {
+  const char* first = static_cast<const char*>(from);
+  for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(first + b);
+  __builtin_prefetch(first + bytes - 1);
 }
 
 }  // namespace
 
-struct Workspace {
-  std::vector<float> query;         // shifted; d, a 1, and zeros for tables that read past it
-  std::vector<float> whole;         // the query as float points meet it
-  std::vector<std::uint8_t> bytes;  // the query for the centroids
-  std::vector<std::int16_t> words;  // the query for int8 points
-  std::vector<std::int32_t> centroid_scores;
-  std::vector<float> order;
-  std::vector<std::uint32_t> chosen;
-  std::vector<std::uint64_t> partitions;  // keys
-  std::vector<float> table_floats;
-  std::vector<std::uint8_t> tables;
-  std::vector<Piece> pieces;
-  std::vector<Hit> hits;
-  Candidates candidates;
-  std::vector<std::uint64_t>* keys = nullptr;  // of the candidates found
-  float query_unit = 0;                        // what 1 in `bytes` stands for
-  float word_unit = 0;                         // what 1 in `words` stands for
-  double zero = 0, step = 1;                   // a candidate's integer score i stands for the score zero + i * step
-  Stages* stages = nullptr;
-  std::chrono::steady_clock::time_point last;
-
-  // Ends a stage: adds the time since the last one ended.
-  void end(double Stages::* stage) {
-    if (!stages) return;
-    const auto now = std::chrono::steady_clock::now();
-    stages->*stage += std::chrono::duration<double>(now - last).count();
-    last = now;
-  }
-
-  float guess = 2;  // standard deviations above the mean where the partitions to search start
-};
-
-Search::Search(const View& view, const Kernels& kernels) : view_(view), kernels_(kernels) {}
+Search::Search(const View& view, const Kernels& kernels)
+    : view_(view), kernels_(kernels), router_(view.routes, kernels) {}
 Search::~Search() = default;
 
 std::unique_ptr<Workspace> Search::borrow() {
@@ -76,17 +39,10 @@ std::unique_ptr<Workspace> Search::borrow() {
     }
   }
   auto workspace = std::make_unique<Workspace>();
-  workspace->query.resize(view_.d + 1 + view_.tables.width);
-  workspace->whole.resize(view_.d);
-  workspace->query[view_.d] = 1;
-  workspace->bytes.assign(view_.centroids.d4, 64);
-  workspace->words.resize(view_.d);
-  workspace->centroid_scores.resize(view_.centroids.blocks * 8);
-  workspace->order.resize(view_.centroids.blocks * 8);
-  workspace->chosen.resize(view_.p);
+  router_.fit(workspace->route);
   workspace->table_floats.resize(view_.tables.m * 16);
-  workspace->tables.resize(view_.rows * 32);
-  workspace->hits.resize(piece_points);
+  workspace->hits.resize(4 * view_.largest);
+  fit(workspace->query);
   return workspace;
 }
 
@@ -95,141 +51,188 @@ void Search::give_back(std::unique_ptr<Workspace> workspace) {
   spare_.push_back(std::move(workspace));
 }
 
-void Search::choose_partitions(Workspace& at, std::size_t count) {
-  const std::size_t p = view_.p;
-  kernels_.score_centroids(view_.centroids, at.bytes.data(), at.centroid_scores.data());
-  at.end(&Stages::centroids);
-  float sum, squares;
-  kernels_.scale_scores(at.centroid_scores.data(), view_.order_scales, view_.order_biases, at.query_unit, p,
-                        at.order.data(), &sum, &squares);
-  std::size_t found = 0;
-  if (count < p) {
-    // Collect a few more than needed, above a threshold guessed from mean and deviation and from the last query.
-    const float mean = sum / static_cast<float>(p);
-    const float deviation = std::sqrt(std::max(squares / static_cast<float>(p) - mean * mean, 0.0f));
-    for (int attempt = 0; attempt < 16; ++attempt) {
-      found = kernels_.select_at_least(at.order.data(), p, mean + at.guess * deviation, at.chosen.data(), p);
-      if (found >= count) break;
-      at.guess -= 0.25f;
-    }
-    if (found > count + count / 2 + 8) at.guess += 0.05f;
-  }
-  if (found < count) {
-    found = p;
-    for (std::size_t i = 0; i < p; ++i) at.chosen[i] = static_cast<std::uint32_t>(i);
-  }
-  at.partitions.resize(found);
-  for (std::size_t i = 0; i < found; ++i) at.partitions[i] = key_of(sortable(at.order[at.chosen[i]]), at.chosen[i]);
-  if (found > count)
-    std::nth_element(at.partitions.begin(), at.partitions.begin() + static_cast<std::ptrdiff_t>(count),
-                     at.partitions.end(), std::greater<>());
-  at.partitions.resize(std::min(found, count));
-  // The best few first, so that the threshold rises early; the order of the others changes nothing.
-  const auto lead =
-      at.partitions.begin() + std::min<std::ptrdiff_t>(8, static_cast<std::ptrdiff_t>(at.partitions.size()));
-  std::partial_sort(at.partitions.begin(), lead, at.partitions.end(), std::greater<>());
-  at.end(&Stages::choose);
+void Search::fit(Query& query) const {
+  query.shifted.resize(view_.d + 1 + view_.tables.width);
+  query.shifted[view_.d] = 1;
+  query.whole.resize(view_.d);
+  if (view_.rescore == Rescore::int8) query.words.resize(view_.d);
+  query.tables.resize(view_.rows * 32);
 }
 
-void Search::list_pieces(Workspace& at) {
-  at.pieces.clear();
-  for (const std::uint64_t key : at.partitions) {
-    const std::uint32_t p = number_of(key);
-    std::uint32_t first = static_cast<std::uint32_t>(view_.first_blocks[p]);
-    for (std::uint32_t left = static_cast<std::uint32_t>(view_.sizes[p]); left;) {
-      const std::uint32_t points = std::min(left, piece_points);
-      at.pieces.push_back({first, points, p});
-      first += piece_points / block;
+void Search::prepare(const float* from, Workspace& at, Query& query) const {
+  float scale = 1;
+  if (view_.unit_queries) {
+    const float squared = kernels_.dot_f32(from, from, view_.d);
+    scale = squared > 0 ? 1 / std::sqrt(squared) : 0;
+  }
+  float largest = 0;
+  for (std::size_t j = 0; j < view_.d; ++j) {
+    query.whole[j] = from[j] * scale;
+    query.shifted[j] = view_.shift ? query.whole[j] - view_.shift[j] : query.whole[j];
+    largest = std::max(largest, std::fabs(query.shifted[j]));
+  }
+  router_.set(at.route, query.shifted.data(), largest);
+  if (view_.rescore == Rescore::int8) {
+    const float most = std::min(32767.0f, 2147483647.0f / (127.0f * static_cast<float>(view_.d)) - 1);
+    query.word_unit = largest > 0 ? largest / most : 1;
+    const double to_words = largest > 0 ? static_cast<double>(most) / static_cast<double>(largest) : 1;
+    for (std::size_t j = 0; j < view_.d; ++j)
+      query.words[j] = static_cast<std::int16_t>(std::floor(static_cast<double>(query.shifted[j]) * to_words + 0.5));
+  }
+  query.squared = kernels_.dot_f32(query.shifted.data(), query.shifted.data(), view_.d);
+  query.length = std::sqrt(query.squared);
+  at.end(&Stages::prepare);
+}
+
+void Search::choose_partitions(Workspace& at, Query& query, std::size_t count) const {
+  router_.choose(at.route, count, query.chosen);
+  std::erase_if(query.chosen, [&](const Chosen& chosen) { return view_.sizes[chosen.partition] == 0; });
+  for (std::size_t i = 0; i < partitions_ahead; ++i) prefetch_codes(query, i, 0);
+  at.end(&Stages::route);
+}
+
+std::size_t Search::code_bytes(std::uint32_t partition) const {
+  return (static_cast<std::size_t>(view_.sizes[partition]) + block - 1) / block * block * view_.rows;
+}
+
+const std::uint8_t* Search::codes_of(std::uint32_t partition) const {
+  return view_.codes + static_cast<std::size_t>(view_.first_blocks[partition]) * view_.rows * block;
+}
+
+// Brings the codes of a chosen partition into the cache, but for the first `without` bytes.
+void Search::prefetch_codes(const Query& query, std::size_t number, std::size_t without) const {
+  if (number >= query.chosen.size()) return;
+  const std::uint32_t partition = query.chosen[number].partition;
+  const std::size_t bytes = std::min<std::size_t>(code_bytes(partition), 1 << 14);
+  if (bytes > without) prefetch_bytes(codes_of(partition) + without, bytes - without);
+}
+
+void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, bool with_floor) const {
+  float offset, step;
+  kernels_.make_tables(view_.tables, query.shifted.data(), at.table_floats.data(), query.tables.data(), &offset, &step);
+  // Candidate scores are integers in units of the tables' step, relative to the centroid of the first partition.
+  const std::size_t groups = (view_.rows + view_.group_rows - 1) / view_.group_rows;
+  query.zero = (query.chosen.empty() ? 0.0 : static_cast<double>(query.chosen[0].base)) + static_cast<double>(offset);
+  query.step = step;
+  query.inverse_step = 1.0 / query.step;
+  std::int64_t floor = Candidates::none;
+  if (with_floor && at.floor.known() && !query.chosen.empty()) {
+    const double score = level(query) + static_cast<double>(at.floor.guess() * query.length);
+    const double units = (score - query.zero) * query.inverse_step;
+    if (std::isfinite(units)) floor = static_cast<std::int64_t>(std::clamp(units, -furthest, furthest));
+  }
+  query.candidates.start(candidates, static_cast<std::int64_t>(255 * groups), floor);
+  at.end(&Stages::tables);
+}
+
+// What the centroids of the nearest partitions give, on average.
+double Search::level(const Query& query) const {
+  const std::size_t count = std::min(Router::lead, query.chosen.size());
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) sum += static_cast<double>(query.chosen[i].base);
+  return sum / static_cast<double>(count);
+}
+
+// Called with candidates that `finish` has left.
+void Search::learn_floor(Workspace& at, const Query& query) const {
+  const std::uint64_t* keys = query.candidates.keys();
+  const std::size_t count = query.candidates.size();
+  if (!count || !(query.length > 0)) return;
+  const std::int64_t least = Candidates::integer_score(*std::min_element(keys, keys + count));
+  const double score = query.zero + static_cast<double>(least) * query.step;
+  const float value = static_cast<float>(score - level(query)) / query.length;
+  if (std::isfinite(value) && std::isfinite(query.length)) at.floor.learn(value);
+}
+
+std::int64_t Search::units(const Query& query, float base) const {
+  const double difference = static_cast<double>(base) - static_cast<double>(query.chosen[0].base);
+  const double units = std::floor(difference * query.inverse_step + 0.5);
+  return units > -furthest ? static_cast<std::int64_t>(std::min(units, furthest))
+                           : -static_cast<std::int64_t>(furthest);
+}
+
+void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base,
+                       const std::uint8_t* allowed) const {
+  if (allowed) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint32_t row = static_cast<std::uint32_t>(view_.slot_rows[hits[i].slot]);
+      hits[kept] = hits[i];
+      kept += allowed[row / 8] >> row % 8 & 1;
+    }
+    count = kept;
+  }
+  for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(view_.slot_rows + hits[i].slot);  // for `rescore`
+  query.candidates.add(hits, count, base);
+}
+
+// Scans the partitions first .. last - 1 of those chosen.
+void Search::scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const std::uint8_t* allowed) const {
+  const Scan scan{view_.codes, query.tables.data(), view_.rows, view_.group_rows};
+  for (std::size_t i = first; i < last; ++i) {
+    const std::uint32_t partition = query.chosen[i].partition;
+    const std::int64_t base = units(query, query.chosen[i].base);
+    // While a partition is scanned, the codes of a later one come into the cache: as many bytes on the way, the rest
+    // now.
+    const std::uint32_t later = query.chosen[std::min(i + partitions_ahead, query.chosen.size() - 1)].partition;
+    const std::uint8_t *ahead = codes_of(later), *ahead_last = ahead + code_bytes(later) - 64;
+    prefetch_codes(query, i + partitions_ahead, code_bytes(partition));
+    std::size_t at_block = static_cast<std::size_t>(view_.first_blocks[partition]);
+    std::size_t left = static_cast<std::size_t>(view_.sizes[partition]);
+    if (at.stages) at.stages->scanned += static_cast<double>(left);
+    while (left) {
+      // Without a threshold every point is a hit: the first points are few.
+      const std::size_t points = query.candidates.bounded() ? left : std::min(left, early);
+      const std::int64_t least = std::clamp<std::int64_t>(query.candidates.threshold() - base, 0, 1 << 20);
+      const std::size_t hits =
+          kernels_.scan(scan, at_block, points, static_cast<std::uint32_t>(least), at.hits.data(), ahead, ahead_last);
+      take_hits(query, at.hits.data(), hits, base, allowed);
+      if (at.stages) at.stages->hits += static_cast<double>(hits);
+      at_block += points / block;
+      ahead += points * view_.rows;
       left -= points;
     }
   }
-  const std::size_t early = std::min<std::size_t>(pieces_ahead, at.pieces.size());
-  for (std::size_t i = 0; i < early; ++i)
-    for (std::size_t b = 0; b < piece_points * view_.rows; b += 64) __builtin_prefetch(codes_of(at.pieces[i]) + b);
-}
-
-const std::uint8_t* Search::codes_of(const Piece& piece) const {
-  return view_.codes + static_cast<std::size_t>(piece.first_block) * view_.rows * block;
-}
-
-void Search::scan_partitions(Workspace& at, std::size_t candidates) {
-  list_pieces(at);
-  float offset, step;
-  kernels_.make_tables(view_.tables, at.query.data(), at.table_floats.data(), at.tables.data(), &offset, &step);
-  at.end(&Stages::tables);
-  const Scan scan{view_.codes, at.tables.data(), view_.rows, view_.group_rows};
-
-  // Candidate scores are integers in units of the tables' step, relative to the centroid of the first partition.
-  const std::size_t groups = (view_.rows + view_.group_rows - 1) / view_.group_rows;
-  at.candidates.start(candidates, static_cast<std::int64_t>(255 * groups));
-  auto base_of = [&](std::uint32_t p) {
-    return static_cast<double>(at.centroid_scores[p]) * view_.base_scales[p] * at.query_unit + view_.base_biases[p];
-  };
-  const double zero = base_of(number_of(at.partitions[0])), inverse = 1.0 / step;
-  at.zero = zero + offset;
-  at.step = step;
-  std::int64_t base = 0;
-  std::uint32_t partition = 0xffffffffu;
-  for (std::size_t i = 0; i < at.pieces.size(); ++i) {
-    const Piece& piece = at.pieces[i];
-    if (piece.partition != partition) {
-      partition = piece.partition;
-      const double units = std::nearbyint((base_of(partition) - zero) * inverse);
-      base = static_cast<std::int64_t>(std::clamp(units, -furthest, furthest));
-    }
-    const std::uint8_t* ahead = codes_of(at.pieces[std::min(i + pieces_ahead, at.pieces.size() - 1)]);
-    const std::int64_t least = std::clamp<std::int64_t>(at.candidates.threshold() - base, 0, 1 << 20);
-    const std::size_t hits =
-        kernels_.scan(scan, piece.first_block, piece.points, static_cast<std::uint32_t>(least), at.hits.data(), ahead);
-    at.candidates.add(at.hits.data(), hits, base);
-    if (at.stages) {
-      at.stages->scanned += static_cast<double>(piece.points);
-      at.stages->hits += static_cast<double>(hits);
-    }
-  }
-  at.keys = &at.candidates.finish();
   at.end(&Stages::scan);
 }
 
-// A row of points prefetched and scored; what is stored decides how.
-float Search::score_row(const Workspace& at, std::uint32_t row, std::int64_t estimate, float squared) const {
+// A row of points scored; what is stored decides how.
+float Search::score_row(const Query& query, std::uint32_t row, std::int64_t estimate) const {
   const std::size_t d = view_.d;
+  const char* point = static_cast<const char*>(view_.points) + row * view_.row_bytes;
   switch (view_.rescore) {
     case Rescore::float32: {
-      const float* x = static_cast<const float*>(view_.points) + row * d;
-      return view_.l2 ? -kernels_.distance_f32(x, at.whole.data(), d) : kernels_.dot_f32(x, at.whole.data(), d);
+      const float* x = reinterpret_cast<const float*>(point);
+      return view_.l2 ? -kernels_.distance_f32(x, query.whole.data(), d) : kernels_.dot_f32(x, query.whole.data(), d);
     }
     case Rescore::float16: {
-      const std::uint16_t* x = static_cast<const std::uint16_t*>(view_.points) + row * d;
-      return view_.l2 ? -kernels_.distance_f16(x, at.whole.data(), d) : kernels_.dot_f16(x, at.whole.data(), d);
+      const std::uint16_t* x = reinterpret_cast<const std::uint16_t*>(point);
+      return view_.l2 ? -kernels_.distance_f16(x, query.whole.data(), d) : kernels_.dot_f16(x, query.whole.data(), d);
     }
     case Rescore::int8: {
-      const std::int8_t* x = static_cast<const std::int8_t*>(view_.points) + row * d;
-      const float dot = static_cast<float>(kernels_.dot_i8(x, at.words.data(), d)) * at.word_unit;
-      const float score = dot * view_.point_scales[row];
-      return view_.l2 ? 2 * (score + view_.point_biases[row]) - squared : score;
+      float scale_and_bias[2];
+      std::memcpy(scale_and_bias, point + view_.row_bytes - sizeof scale_and_bias, sizeof scale_and_bias);
+      const std::int32_t dot = kernels_.dot_i8(reinterpret_cast<const std::int8_t*>(point), query.words.data(), d);
+      const float score = static_cast<float>(dot) * query.word_unit * scale_and_bias[0];
+      return view_.l2 ? 2 * (score + scale_and_bias[1]) - query.squared : score;
     }
     case Rescore::none: break;
   }
-  const float score = static_cast<float>(at.zero + static_cast<double>(estimate) * at.step);
-  return view_.l2 ? 2 * score - squared : score;
+  const float score = static_cast<float>(query.zero + static_cast<double>(estimate) * query.step);
+  return view_.l2 ? 2 * score - query.squared : score;
 }
 
-std::size_t Search::rescore(Workspace& at, std::size_t k, std::int64_t* ids, float* scores) const {
-  std::uint64_t* keys = at.keys->data();
-  std::size_t found = at.keys->size();
-  const std::size_t bytes = view_.d * bytes_per_value(view_.rescore);
+std::size_t Search::rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const {
+  query.candidates.finish();
+  std::uint64_t* keys = query.candidates.keys();
+  std::size_t found = query.candidates.size();
+  const std::size_t bytes = view_.row_bytes;
   const char* points = static_cast<const char*>(view_.points);
   for (std::size_t i = 0; i < found; ++i) {
     const std::uint32_t row = static_cast<std::uint32_t>(view_.slot_rows[number_of(keys[i])]);
-    if (bytes) {
-      const char* first = points + row * bytes;
-      for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(first + b);
-      __builtin_prefetch(first + bytes - 1);
-    }
+    if (bytes) prefetch_bytes(points + row * bytes, bytes);
     keys[i] = (keys[i] & 0xffffffff00000000u) | (0xffffffffu - row);
   }
-  const float squared = view_.l2 ? kernels_.dot_f32(at.query.data(), at.query.data(), view_.d) : 0;
   if (view_.rescore == Rescore::none) {
     // A point in two partitions has two estimates: their mean counts.
     std::sort(keys, keys + found, [](std::uint64_t a, std::uint64_t b) {
@@ -247,8 +250,8 @@ std::size_t Search::rescore(Workspace& at, std::size_t k, std::int64_t* ids, flo
   }
   for (std::size_t i = 0; i < found; ++i) {
     const std::uint32_t row = number_of(keys[i]);
-    const std::int64_t estimate = static_cast<std::int64_t>(keys[i] >> 32) - Candidates::bias;
-    keys[i] = key_of(sortable(score_row(at, row, estimate, squared)), row);
+    const std::int64_t estimate = Candidates::integer_score(keys[i]);
+    keys[i] = key_of(sortable(score_row(query, row, estimate)), row);
   }
   // A point in two partitions is there twice with one score, so the best 2 k keys hold the best k points.
   const std::size_t keep = std::min(found, 2 * k);
@@ -263,46 +266,33 @@ std::size_t Search::rescore(Workspace& at, std::size_t k, std::int64_t* ids, flo
   return count;
 }
 
-std::size_t Search::one(const float* query, std::size_t k, std::size_t partitions, std::size_t candidates,
-                        std::int64_t* ids, float* scores, Stages* stages) {
-  std::unique_ptr<Workspace> workspace = borrow();
-  Workspace& at = *workspace;
-  at.stages = stages;
-  if (stages) at.last = std::chrono::steady_clock::now();
-  float scale = 1;
-  if (view_.unit_queries) {
-    const float squared = kernels_.dot_f32(query, query, view_.d);
-    scale = squared > 0 ? 1 / std::sqrt(squared) : 0;
-  }
-  float largest = 0;
-  for (std::size_t j = 0; j < view_.d; ++j) {
-    at.whole[j] = query[j] * scale;
-    at.query[j] = view_.shift ? at.whole[j] - view_.shift[j] : at.whole[j];
-    largest = std::max(largest, std::fabs(at.query[j]));
-  }
-  at.query_unit = largest > 0 ? largest / 63 : 1;
-  const float inverse = 1 / at.query_unit;
-  for (std::size_t j = 0; j < view_.d; ++j)
-    at.bytes[j] = static_cast<std::uint8_t>(static_cast<int>(at.query[j] * inverse + 64.5f));
-  if (view_.rescore == Rescore::int8) {
-    const float most = std::min(32767.0f, 2147483647.0f / (127.0f * static_cast<float>(view_.d)) - 1);
-    at.word_unit = largest > 0 ? largest / most : 1;
-    const float to_words = 1 / at.word_unit;
-    for (std::size_t j = 0; j < view_.d; ++j)
-      at.words[j] = static_cast<std::int16_t>(std::nearbyint(at.query[j] * to_words));
-  }
-  at.end(&Stages::prepare);
-  k = std::min(k, view_.n);
-  candidates = std::max(candidates, k);
-  std::size_t count = 0;
-  for (partitions = std::min(std::max<std::size_t>(partitions, 1), view_.p);;
-       partitions = std::min(4 * partitions, view_.p), candidates *= 2) {
-    choose_partitions(at, partitions);
-    scan_partitions(at, candidates);
-    count = rescore(at, k, ids, scores);
+std::size_t Search::search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores) const {
+  const std::size_t all = view_.routes.p;
+  Query& query = at.query;
+  prepare(from, at, query);
+  wish.candidates = std::max(wish.candidates, wish.k);
+  wish.partitions = std::min(std::max<std::size_t>(wish.partitions, 1), all);
+  at.floor.suit(wish.partitions, wish.candidates);
+  for (bool guessing = true;; guessing = false) {
+    choose_partitions(at, query, wish.partitions);
+    make_tables(at, query, wish.candidates, guessing && !wish.allowed);
+    scan(at, query, 0, query.chosen.size(), wish.allowed);
+    if (!query.candidates.low_enough()) continue;
+    query.candidates.finish();
+    if (guessing && !wish.allowed) learn_floor(at, query);
+    const std::size_t count = rescore(query, wish.k, ids, scores);
     at.end(&Stages::rescore);
-    if (count >= k || (partitions == view_.p && candidates >= 2 * view_.n)) break;
+    if (count >= wish.k || (wish.partitions == all && wish.candidates >= 2 * view_.n)) return count;
+    wish.partitions = std::min(4 * wish.partitions, all);
+    wish.candidates *= 2;
   }
+}
+
+std::size_t Search::one(const float* query, const Wish& wish, std::int64_t* ids, float* scores, Stages* stages) {
+  std::unique_ptr<Workspace> workspace = borrow();
+  workspace->stages = stages;
+  if (stages) workspace->last = std::chrono::steady_clock::now();
+  const std::size_t count = search(query, *workspace, wish, ids, scores);
   give_back(std::move(workspace));
   return count;
 }

@@ -1,53 +1,120 @@
-// The search of one query, from the centroids to the rescored answers. Holds pointers to arrays that Python owns.
+// The search: from a query to the rescored answers. Holds pointers to arrays that Python owns.
+// search.cpp answers one query; batch.cpp answers many, so that the codes of a partition serve several at a time.
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "candidates.h"
 #include "kernels.h"
+#include "router.h"
 
 namespace aniso {
 
 enum class Rescore : int { none = 0, float32 = 1, float16 = 2, int8 = 3 };
 
-// All an index is to the search. n points, p partitions, m subspaces; a slot is a place for a point in a block.
+// All an index is to the search. n points, m subspaces; a slot is a place for a point in a block of 32.
 struct View {
-  std::size_t n, d, p;
+  std::size_t n, d;
+  Routes routes;
   bool l2;             // scores are -|q - x|^2, else <q, x>
   bool unit_queries;   // queries are divided by their norms
   const float* shift;  // (d) or null: centroids, codes and int8 points are of x - shift, and meet q - shift
-  // An integer centroid score s = <query bytes, centroid bytes> stands for
-  //   the order in which partitions are searched: s * order_scales * |query unit| + order_biases, and
-  //   the part of a point's score that its centroid gives: s * base_scales * |query unit| + base_biases.
-  ScoreCentroids centroids;
-  const float *order_scales, *order_biases, *base_scales, *base_biases;  // (p padded to 8)
-  const std::int64_t* first_blocks;                                      // (p)
-  const std::int32_t* sizes;                                             // (p) points in each partition
-  std::size_t blocks;
+  const std::int64_t* first_blocks;  // of each partition
+  const std::int32_t* sizes;         // points in each partition
+  std::size_t largest;               // of the sizes
   Tables tables;
   std::size_t rows, group_rows;
   const std::uint8_t* codes;      // (blocks, rows, 32)
   const std::int32_t* slot_rows;  // (blocks * 32) the point in each slot
   Rescore rescore;
-  const void* points;         // (n, d) for rescoring
-  const float* point_scales;  // (n) of int8 points
-  const float* point_biases;  // (n) of int8 points with l2: -|x|^2 / 2
+  const void* points;     // (n rows) for rescoring; the layout of int8 rows is in src/aniso/layout.py
+  std::size_t row_bytes;  // from one row to the next
+};
+
+// What a search is asked for.
+struct Wish {
+  std::size_t k, partitions, candidates;
+  const std::uint8_t* allowed = nullptr;  // bit row % 8 of byte row / 8: points that may be found; null: all
 };
 
 // Seconds spent in each stage of searches.
 struct Stages {
-  double prepare = 0, centroids = 0, choose = 0, tables = 0, scan = 0, rescore = 0;
+  double prepare = 0, route = 0, tables = 0, scan = 0, rescore = 0;
   double scanned = 0, hits = 0;  // points scanned, and points that passed the threshold
 };
 
-// Neighbouring blocks of one partition that are scanned together.
-struct Piece {
-  std::uint32_t first_block, points, partition;
+// A query and what is known of it so far.
+struct Query {
+  std::vector<float> shifted;       // d, a 1, and zeros for tables that read past it
+  std::vector<float> whole;         // the query as float points meet it
+  std::vector<std::int16_t> words;  // the query for int8 points
+  std::vector<std::uint8_t> tables;
+  std::vector<Chosen> chosen;  // the best first
+  Candidates candidates;
+  float word_unit = 0;                          // what 1 in `words` stands for
+  float squared = 0, length = 0;                // |shifted|^2 and |shifted|
+  double zero = 0, step = 1, inverse_step = 1;  // a candidate's integer score i stands for the score zero + i * step
 };
 
-struct Workspace;  // the working memory of one search, kept for the next
+// Where the scores of the last candidates of recent queries lay: the scan of the next starts with a threshold just
+// below. A guess: it changes how fast a search is, never what it finds.
+class Floor {
+ public:
+  // For a query of length 1, relative to what the centroids of its nearest partitions give.
+  bool known() const { return seen_ >= 16; }
+  float guess() const { return mean_ - 3 * spread_; }
+  void learn(float value) {
+    const float share = seen_ < 64 ? 1 / static_cast<float>(++seen_) : 1.0f / 64;
+    const float off = value > mean_ ? value - mean_ : mean_ - value;
+    spread_ += ((seen_ > 1 ? off : 0) - spread_) * share;
+    mean_ += (value - mean_) * share;
+  }
+  // Another number of partitions or candidates: what was learnt no longer holds.
+  void suit(std::size_t partitions, std::size_t candidates) {
+    if (partitions == partitions_ && candidates == candidates_) return;
+    *this = Floor{};
+    partitions_ = partitions;
+    candidates_ = candidates;
+  }
+
+ private:
+  float mean_ = 0, spread_ = 0;
+  int seen_ = 0;
+  std::size_t partitions_ = 0, candidates_ = 0;
+};
+
+// A partition that a query of a batch has chosen.
+struct Pair {
+  std::uint32_t partition, query, number;  // `number`: its place in the query's choice
+};
+
+// The working memory of one thread, kept for the next search.
+struct Workspace {
+  Route route;
+  std::vector<float> table_floats;
+  std::vector<Hit> hits;
+  Query query;
+  Floor floor;
+  Stages* stages = nullptr;
+  std::chrono::steady_clock::time_point last;
+  // For batches:
+  std::vector<Query> queries;
+  std::vector<std::vector<Chosen>> routes;  // of each query
+  std::vector<std::uint32_t> turns, starts;
+  std::vector<Pair> pairs;
+
+  // Ends a stage: adds the time since the last one ended.
+  void end(double Stages::* stage) {
+    if (!stages) return;
+    const auto now = std::chrono::steady_clock::now();
+    stages->*stage += std::chrono::duration<double>(now - last).count();
+    last = now;
+  }
+};
 
 class Search {
  public:
@@ -57,21 +124,37 @@ class Search {
   // The k best of the candidates found in the nearest partitions, best first, equals by row; returns how many.
   // Searches more partitions than asked while fewer than k points were found.
   // Adds to `stages` where it is not null.
-  std::size_t one(const float* query, std::size_t k, std::size_t partitions, std::size_t candidates, std::int64_t* ids,
-                  float* scores, Stages* stages = nullptr);
+  std::size_t one(const float* query, const Wish& wish, std::int64_t* ids, float* scores, Stages* stages = nullptr);
+
+  // The same for many queries; ids and scores are (count, k). Results do not depend on how queries are batched. Returns
+  // the least number of points that a query found.
+  std::size_t many(const float* queries, std::size_t count, const Wish& wish, std::int64_t* ids, float* scores);
 
  private:
   std::unique_ptr<Workspace> borrow();
   void give_back(std::unique_ptr<Workspace> workspace);
-  void choose_partitions(Workspace& at, std::size_t count);
-  void list_pieces(Workspace& at);
-  const std::uint8_t* codes_of(const Piece& piece) const;
-  void scan_partitions(Workspace& at, std::size_t candidates);
-  float score_row(const Workspace& at, std::uint32_t row, std::int64_t estimate, float squared) const;
-  std::size_t rescore(Workspace& at, std::size_t k, std::int64_t* ids, float* scores) const;
+  void fit(Query& query) const;
+  void prepare(const float* from, Workspace& at, Query& query) const;
+  void choose_partitions(Workspace& at, Query& query, std::size_t count) const;
+  void make_tables(Workspace& at, Query& query, std::size_t candidates, bool with_floor) const;
+  double level(const Query& query) const;
+  void learn_floor(Workspace& at, const Query& query) const;
+  std::int64_t units(const Query& query, float base) const;
+  std::size_t code_bytes(std::uint32_t partition) const;
+  const std::uint8_t* codes_of(std::uint32_t partition) const;
+  void prefetch_codes(const Query& query, std::size_t number, std::size_t without) const;
+  void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const std::uint8_t* allowed) const;
+  void scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const std::uint8_t* allowed) const;
+  std::size_t scan_chunk(Workspace& at, const float* queries, const std::uint32_t* turns, std::size_t count,
+                         const Wish& wish, std::int64_t* ids, float* scores) const;
+  void scan_together(Workspace& at, std::size_t first, std::size_t count, const std::uint8_t* allowed) const;
+  float score_row(const Query& query, std::uint32_t row, std::int64_t estimate) const;
+  std::size_t rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const;
+  std::size_t search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores) const;
 
   View view_;
   const Kernels& kernels_;
+  Router router_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Workspace>> spare_;
 };

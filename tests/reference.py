@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = [
     "additive_value",
     "assign",
-    "assign_spill",
+    "assign_partitions",
     "decode",
     "decode_additive",
     "dot_decoded",
@@ -19,6 +19,7 @@ __all__ = [
     "encode_additive",
     "gram",
     "objective",
+    "partition_costs",
     "sum_by_code",
     "sum_by_group",
     "terms",
@@ -47,24 +48,22 @@ def gram(codewords: ArrayLike, columns: int) -> Floats:
     return out
 
 
-def assign_spill(
-    points: ArrayLike,
-    codewords: ArrayLike,
-    firsts: ArrayLike,
-    along: ArrayLike,
-    inverse: ArrayLike,
-    strength: float,
-) -> tuple[Ints, Floats]:
-    """codes[i] = argmin_c cost[i, c] over c != firsts[i] (the lowest c among equals), and costs[i] that minimum, where
-    cost[i, c] = |c|^2 - 2 <x, c> + strength (along[i] - (<x, c> - <f, c>) inverse[i])^2 and f = codewords[firsts[i]].
-    """
-    x, words, chosen = _floats(points), _floats(codewords), _ints(firsts)
-    g = x @ words.T  # (n, k)
-    to_first = words[chosen] @ words.T  # (n, k)
-    parallel = _floats(along)[:, None] - (g - to_first) * _floats(inverse)[:, None]
-    cost = (words * words).sum(axis=1) - 2 * g + strength * parallel**2
-    cost[np.arange(len(x)), chosen] = np.inf
-    return cost.argmin(axis=1), cost.min(axis=1)
+def partition_costs(points: ArrayLike, assigners: ArrayLike, firsts: ArrayLike, strength: float) -> Floats:
+    """cost[i, c] = |x - c|^2 + strength <x - c, r / |r|>^2, where r = x - assigners[firsts[i]] (0 if r is 0)."""
+    left = _floats(points)[:, None] - _floats(assigners)[None]  # (n, p, d)
+    r = left[np.arange(len(left)), _ints(firsts)]
+    lengths = np.sqrt((r * r).sum(axis=1))
+    along = np.einsum("npd,nd->np", left, r) / np.where(lengths > 0, lengths, 1.0)[:, None]
+    cost: Floats = (left * left).sum(axis=2) + strength * along**2
+    return cost
+
+
+def assign_partitions(points: ArrayLike, assigners: ArrayLike, strength: float) -> tuple[Ints, Ints]:
+    """firsts[i] = argmin_c |x - c|^2; seconds[i] = argmin of partition_costs over the others."""
+    firsts = partition_costs(points, assigners, np.zeros(len(_floats(points)), np.int64), 0.0).argmin(axis=1)
+    cost = partition_costs(points, assigners, firsts, strength)
+    cost[np.arange(len(cost)), firsts] = np.inf
+    return firsts, cost.argmin(axis=1)
 
 
 def decode(codes: ArrayLike, codewords: ArrayLike, starts: ArrayLike) -> Floats:

@@ -9,7 +9,10 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from aniso.errors import NotFittedError
+from aniso.kmeans import directions
+from aniso.loss import Threshold
 from aniso.quantizers import AdditiveQuantizer, ProductQuantizer, Quantizer
+from aniso.quantizers.additive_codebooks import decode_sum, fit_codewords, solve_codewords
 from aniso.quantizers.scale import expected_query
 
 Array = NDArray[Any]
@@ -463,3 +466,86 @@ def test_before_fit() -> None:
 def test_fit_refuses_more_codebooks_than_dimensions() -> None:
     with pytest.raises(ValueError, match="codebooks is 3; needed: at most the 2 dimensions"):
         AdditiveQuantizer(3).fit(normal_points(50, 2))
+
+
+def score_aware_loss(points: Array, decoded: Array, eta: Array) -> float:
+    x = points.astype(np.float64)
+    error = x - decoded
+    along = np.einsum("nd,nd->n", error, x) / np.linalg.norm(x, axis=1)
+    return float(np.mean(np.sum(error**2, axis=1) + (eta - 1) * along**2))
+
+
+@pytest.mark.parametrize("bits_per_code", [4, 8])
+def test_score_aware_training_has_the_smaller_score_aware_loss(bits_per_code: int) -> None:
+    points = normal_points(2000, 12, spread=0)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    loss = Threshold(0.4)
+    eta = loss.weights(np.linalg.norm(points, axis=1), 12).eta
+    found = []
+    for given in (loss, None):
+        quantizer = AdditiveQuantizer(2, bits_per_code=bits_per_code, loss=given, scale_bits=0, rounds=4).fit(points)
+        decoded = quantizer.decode(quantizer.encode(points))
+        found.append(score_aware_loss(points, decoded, eta))
+        assert (np.diff(quantizer.losses) < 0).all()
+        if given:
+            assert quantizer.losses[-1] == pytest.approx(found[0], rel=0.05)  # encode starts afresh
+    assert found[0] < 0.95 * found[1]
+
+
+def test_a_threshold_of_zero_is_the_plain_loss() -> None:
+    points = normal_points(500, 8)
+    first, second = (
+        AdditiveQuantizer(4, scale_bits=0, rounds=3, loss=loss).fit(points) for loss in (None, Threshold(0.0))
+    )
+    assert_array_equal(first.encode(points), second.encode(points))
+
+
+def test_a_scale_asks_for_the_same_whatever_eta_is() -> None:
+    points = normal_points(500, 8, spread=0)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    first, second = (AdditiveQuantizer(4, rounds=3, loss=loss).fit(points) for loss in (None, Threshold(0.5)))
+    assert_allclose(first.losses, second.losses, rtol=1e-3)  # norms differ in the last bit, and importance with them
+
+
+def dense_update(codewords: Array, codes: Array, x: Array, u: Array, penalty: Array, weights: Array) -> Array:
+    """The minimiser by one least-squares problem over all coordinates of all codewords, of least change."""
+    m, k, d = codewords.shape
+    rows, right = [], []
+    for i in range(len(x)):
+        choice = np.zeros((d, m, k, d))
+        for j in range(m):
+            choice[np.arange(d), j, codes[i, j], np.arange(d)] = 1
+        choice = choice.reshape(d, -1)
+        error = x[i] - choice @ codewords.ravel()
+        root = np.sqrt(weights[i])
+        rows += [root * choice, root * np.sqrt(penalty[i]) * (u[i] @ choice)[None]]
+        right += [root * error, root * np.sqrt(penalty[i]) * (u[i] @ error)[None]]
+    change = np.linalg.lstsq(np.concatenate(rows), np.concatenate(right), rcond=None)[0]
+    return codewords + change.reshape(m, k, d)
+
+
+def update_problem(penalised: bool) -> tuple[Array, ...]:
+    rng = np.random.default_rng(3)
+    x = normal_points(120, 4)
+    codes = rng.integers(0, 16, (120, 2)).astype(np.uint8)
+    codewords = rng.normal(size=(2, 16, 4)).astype(np.float32)
+    penalty = rng.uniform(0, 5, 120) if penalised else np.zeros(120)
+    return codewords, codes, x, directions(x), penalty, rng.uniform(0.1, 1, 120)
+
+
+@pytest.mark.parametrize("penalised", [False, True])
+def test_update_by_conjugate_gradients_is_the_dense_solution(penalised: bool) -> None:
+    problem = update_problem(penalised)
+    found = fit_codewords(*problem, iterations=300, tolerance=1e-7)
+    wanted = dense_update(*problem)
+    codes = problem[1]
+    decoded, best = (sum(words[j][codes[:, j]] for j in range(2)) for words in (found, wanted))
+    assert_allclose(decoded, best, atol=1e-3)  # float32; the codewords themselves may shift between codebooks
+
+
+def test_update_with_one_matrix_has_nearly_the_least_loss() -> None:
+    codewords, codes, x, units, penalty, weights = update_problem(False)
+    found = solve_codewords(codewords, codes, x, weights, threads=1)
+    best = fit_codewords(codewords, codes, x, units, penalty, weights, iterations=300, tolerance=1e-7)
+    losses = [float(np.sum(weights[:, None] * (x - decode_sum(words, codes)) ** 2)) for words in (found, best)]
+    assert losses[1] <= losses[0] <= 1.001 * losses[1]

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from aniso.errors import check_count, check_seed, check_threads, check_vectors
 from aniso.loss import Threshold
-from aniso.quantizers import AdditiveQuantizer, ProductQuantizer, VectorQuantizer
+from aniso.quantizers import (
+    AdditiveQuantizer,
+    BinaryQuantizer,
+    ProductQuantizer,
+    QuipsQuantizer,
+    RotatedQuantizer,
+    VectorQuantizer,
+)
 
 Array = NDArray[Any]
 D = 6
@@ -171,7 +178,20 @@ def additive_quantizer() -> AdditiveQuantizer:
     return AdditiveQuantizer(3, rounds=1, restarts=1, threads=1)
 
 
+def rotated_quantizer() -> RotatedQuantizer:
+    return RotatedQuantizer(3, iterations=2, rounds=1, threads=1)
+
+
+def quips_quantizer() -> QuipsQuantizer:
+    return QuipsQuantizer(3, threads=1)
+
+
+def binary_quantizer() -> BinaryQuantizer:
+    return BinaryQuantizer(8, steps=5, threads=1)
+
+
 QUANTIZERS: list[Callable[[], Any]] = [vector_quantizer, product_quantizer, scaled_quantizer, additive_quantizer]
+QUANTIZERS += [rotated_quantizer, quips_quantizer, binary_quantizer]
 
 
 @pytest.fixture(params=QUANTIZERS, ids=lambda make: make.__name__)
@@ -193,7 +213,7 @@ def test_quantizers_refuse(fitted: Any, vectors: Any, error: type[Exception], wo
         ("points", lambda: fitted.encode(vectors)),
         ("queries", lambda: fitted.score(vectors, fitted.encode(GOOD))),
     ]
-    if isinstance(fitted, (ProductQuantizer, AdditiveQuantizer)) and vectors is not None:
+    if isinstance(fitted, (ProductQuantizer, AdditiveQuantizer, QuipsQuantizer)) and vectors is not None:
         calls.append(("queries", lambda: fitted.fit(GOOD, queries=vectors)))
     for name, call in calls:
         with pytest.raises(error) as caught:
@@ -397,6 +417,19 @@ BAD_SETTINGS: list[tuple[str, Callable[..., Any], str, list[Any]]] = [
     ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "sample", [0, -1, 1e5, "2", None]),
     ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "seed", [-1, 1.0, "0", None]),
     ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "threads", [0, -2, 1.5, "2", 1025]),
+    ("additive", lambda **setting: AdditiveQuantizer(3, **setting), "loss", [0.2, "Threshold"]),
+    ("rotated", RotatedQuantizer, "subspaces", [0, -1, 2.0, "4", None]),
+    ("rotated", lambda **setting: RotatedQuantizer(3, **setting), "iterations", [-1, 1.5, "2", None]),
+    ("rotated", lambda **setting: RotatedQuantizer(3, **setting), "bits_per_code", [0, 5, 4.0]),
+    ("quips", QuipsQuantizer, "subspaces", [0, -1, 2.0, "4", None]),
+    ("quips", lambda **setting: QuipsQuantizer(3, **setting), "variant", ["cov", "", None, 1]),
+    ("quips", lambda **setting: QuipsQuantizer(3, **setting), "strength", [-0.1, float("nan"), "1", None]),
+    ("quips", lambda **setting: QuipsQuantizer(3, **setting), "iterations", [-1, 1.5, "2", None]),
+    ("quips", lambda **setting: QuipsQuantizer(3, **setting), "sample", [0, -1, 1e5, "2", None]),
+    ("binary", BinaryQuantizer, "length", [0, -8, 8.0, 12, "8", None]),
+    ("binary", lambda **setting: BinaryQuantizer(8, **setting), "steps", [-1, 1.5, "2", None]),
+    ("binary", lambda **setting: BinaryQuantizer(8, **setting), "restarts", [-1, 10_001, 0.5, "2"]),
+    ("binary", lambda **setting: BinaryQuantizer(8, **setting), "seed", [-1, 1.0, "0", None]),
 ]
 
 

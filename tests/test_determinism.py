@@ -15,7 +15,8 @@ PROGRAM = """
 import hashlib, json, sys
 import numpy as np
 from aniso.loss import Threshold
-from aniso.quantizers import AdditiveQuantizer, ProductQuantizer, VectorQuantizer
+from aniso.quantizers import AdditiveQuantizer, BinaryQuantizer, ProductQuantizer, QuipsQuantizer, RotatedQuantizer
+from aniso.quantizers import VectorQuantizer
 
 def digest(*arrays):
     return hashlib.sha256(b"".join(np.ascontiguousarray(a).tobytes() for a in arrays)).hexdigest()[:16]
@@ -40,9 +41,18 @@ for name, queries in (("", None), (" with queries", q)):
     keep("product" + name, product, product.books.codewords)
     additive = AdditiveQuantizer(25, rounds=1, restarts=1, sample=3000, threads=threads).fit(x, queries=queries)
     keep("additive" + name, additive, additive.codewords, [] if queries is None else additive.direction)
+aware = AdditiveQuantizer(25, loss=Threshold(1.0), scale_bits=0, rounds=1, restarts=1, sample=3000, threads=threads)
+keep("score-aware additive", aware.fit(x), aware.codewords)
+rotated = RotatedQuantizer(25, iterations=3, rounds=1, threads=threads).fit(x)
+keep("rotated", rotated, rotated.rotation, rotated.product.books.codewords)
+quips = QuipsQuantizer(25, variant="opt", iterations=2, threads=threads).fit(x, queries=q)
+keep("quips", quips, quips.books.codewords, quips.forward)
+binary = BinaryQuantizer(64, loss=Threshold(1.0), steps=40, restarts=0, threads=threads).fit(x)
+keep("binary", binary, binary.encoder, binary.decoder)
 print(json.dumps(found))
 """
 CASES = ["vector", "product", "additive", "product with queries", "additive with queries"]
+CASES += ["score-aware additive", "rotated", "quips", "binary"]
 Digests = dict[str, dict[str, str]]  # of a quantizer's parts
 
 

@@ -228,6 +228,21 @@ def test_bad_k(k: int) -> None:
             index.search(QUERIES, k)
 
 
+@pytest.mark.parametrize("threads", [0, -1, "2", 1.5])
+def test_bad_threads_are_refused_for_one_query_as_for_many(threads: Any) -> None:
+    index = build(POINTS, partitions=20)
+    for queries in (QUERIES, QUERIES[0]):
+        with pytest.raises((ValueError, TypeError), match="threads"):
+            index.search(queries, threads=threads)
+
+
+@pytest.mark.parametrize(("name", "call"), [("k", {"k": None}), ("queries", {"queries": None})])
+def test_none_is_refused_in_our_words(name: str, call: dict[str, Any]) -> None:
+    index = build(POINTS, partitions=20)
+    with pytest.raises((ValueError, TypeError), match=f"^{name} "):
+        index.search(**({"queries": QUERIES} | call))
+
+
 def test_a_bad_row_far_down_leaves_nothing_behind() -> None:
     index = build(POINTS, partitions=20, spill=0.0)
     points = np.zeros((70_000, D), np.float32)

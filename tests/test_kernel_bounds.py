@@ -19,7 +19,7 @@ from aniso import _core
 Array = NDArray[Any]
 UNTOUCHED = 77  # what outputs hold before a call: a kernel that forgets one leaves it there
 
-f32, i32, u8, f64 = np.float32, np.int32, np.uint8, np.float64
+f32, i32, u8, i8, f64 = np.float32, np.int32, np.uint8, np.int8, np.float64
 
 
 def good_calls() -> dict[str, dict[str, Any]]:
@@ -60,16 +60,19 @@ def good_calls() -> dict[str, dict[str, Any]]:
             "seed": 0,
         },
         "gram": {"codewords": np.ones((4, 5), f32), "out": np.full((4, 32), UNTOUCHED, f32)},
-        "assign_spill": {
+        "assign_partitions": {
             "points": values.copy(),
-            "codewords": np.ones((4, 5), f32),
-            "gram": np.full((4, 32), 5, f32),
-            "firsts": np.array([0, 1, 2, 3, 3, 0], i32),
-            "along": ones.copy(),
-            "inverse": ones.copy(),
+            "assigners": np.ones((4, 5), f32),
+            "centroids": np.zeros((1, 2, 8, 4), i8),
+            "sums": np.zeros(8, i32),
+            "scales": np.ones((2, 8), f32),
+            "groups": np.zeros((1, 2, 8, 4), i8),
+            "group_sums": np.zeros(8, i32),
+            "group_scales": np.ones((2, 8), f32),
+            "looked": 2,
             "strength": 1.0,
-            "codes": np.full(6, UNTOUCHED, i32),
-            "costs": np.full(6, UNTOUCHED, f32),
+            "firsts": np.full(6, UNTOUCHED, i32),
+            "seconds": np.full(6, UNTOUCHED, i32),
         },
         "dot_decoded": {"values": values, "codes": codes, **books, "out": np.full(6, UNTOUCHED, f32)},
         "sum_by_code": {
@@ -94,7 +97,7 @@ OUTPUTS = {
     "encode": ["codes"],
     "encode_additive": ["codes"],
     "gram": ["out"],
-    "assign_spill": ["codes", "costs"],
+    "assign_partitions": ["firsts", "seconds"],
     "dot_decoded": ["out"],
     "sum_by_code": ["out"],
     "sum_by_group": ["sums", "totals"],
@@ -139,14 +142,33 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         for shape in ((4, 0), (4, 4), (4, 31), (4, 33), (4, 48), (3, 32), (5, 32))
     ),
     ("gram", {"codewords": np.ones((33, 5), f32), "out": np.ones((33, 32), f32)}),
-    ("assign_spill", {"codewords": np.ones((4, 4), f32)}),
-    ("assign_spill", {"codewords": np.ones((1, 5), f32), "gram": np.ones((1, 32), f32), "firsts": np.zeros(6, i32)}),
-    ("assign_spill", {"codewords": np.ones((33, 5), f32), "gram": np.ones((33, 32), f32)}),
+    *(("assign_partitions", {"assigners": np.ones(shape, f32)}) for shape in ((4, 4), (4, 6), (0, 5), (9, 5))),
+    ("assign_partitions", {"assigners": np.ones((1, 5), f32)}),  # no second partition to spill into
+    *(("assign_partitions", {"looked": looked}) for looked in (1, 0, -1, 1.5, "2", None)),
+    *(("assign_partitions", {"strength": strength}) for strength in (-1.0, np.nan, "1", None)),
     *(
-        ("assign_spill", {"gram": np.ones(shape, f32)})
-        for shape in ((4, 0), (4, 4), (4, 33), (4, 48), (3, 32), (5, 32))
+        ("assign_partitions", {name: np.zeros(shape, i8)})
+        for name in ("centroids", "groups")
+        for shape in ((0, 2, 8, 4), (2, 2, 8, 4), (1, 0, 8, 4), (1, 1, 8, 4), (1, 3, 8, 4), (1, 2, 7, 4), (1, 2, 8, 3))
     ),
-    *(("assign_spill", {"firsts": np.array([0, 1, 2, 3, 3, bad], i32)}) for bad in (4, -1, 2**31 - 1, -(2**31))),
+    ("assign_partitions", {"centroids": np.zeros((1, 4, 8, 4), i8)}),  # longer than the groups
+    ("assign_partitions", {"groups": np.zeros((1, 4, 8, 4), i8)}),  # longer than the centroids
+    (
+        "assign_partitions",  # more centroids than assigners
+        {"centroids": np.zeros((2, 2, 8, 4), i8), "sums": np.zeros(16, i32), "scales": np.ones((2, 16), f32)},
+    ),
+    (
+        "assign_partitions",  # more groups than every 8 partitions need
+        {"groups": np.zeros((2, 2, 8, 4), i8), "group_sums": np.zeros(16, i32), "group_scales": np.ones((2, 16), f32)},
+    ),
+    *(("assign_partitions", {name: np.zeros(7, i32)}) for name in ("sums", "group_sums")),
+    *(
+        ("assign_partitions", {name: np.ones(shape, f32)})
+        for name in ("scales", "group_scales")
+        for shape in ((1, 8), (0, 8), (2, 7), (2, 9), (2, 16))
+    ),
+    ("assign_partitions", {"group_sums": None}),
+    ("assign_partitions", {"group_scales": None}),
     ("dot_decoded", {"codes": np.full((6, 2), 255, u8)}),
     ("sum_by_code", {"codes": np.array([[0, 0]] * 5 + [[0, 4]], u8)}),
     ("sum_by_code", {"out": np.ones((2, 4, 2))}),
@@ -224,6 +246,16 @@ SPOILED: dict[str, Callable[[Array], Any]] = {
     "objects": lambda a: a.astype(object),
     "a list": lambda a: a.tolist(),
 }
+# What looks spoilt and is not: partitions without groups, points without seconds, scales that serve something else too,
+# and assigners as long as they fit the 8 places of a block.
+WELCOME = [
+    ("assign_partitions", "assigners", "one row less"),
+    ("assign_partitions", "assigners", "one row more"),
+    ("assign_partitions", "groups", "None"),
+    ("assign_partitions", "seconds", "None"),
+    ("assign_partitions", "scales", "one row more"),
+    ("assign_partitions", "group_scales", "one row more"),
+]
 
 
 @pytest.mark.parametrize("spoil", SPOILED)
@@ -231,6 +263,9 @@ SPOILED: dict[str, Callable[[Array], Any]] = {
 def test_refuses_shapes_and_kinds(kernel: str, name: str, spoil: str) -> None:
     call = good_calls()[kernel]
     call[name] = SPOILED[spoil](call[name])
+    if (kernel, name, spoil) in WELCOME:
+        getattr(_core, kernel)(**call)
+        return
     with pytest.raises((ValueError, TypeError)):
         getattr(_core, kernel)(**call)
 
@@ -274,7 +309,7 @@ def test_refuses_inputs_it_would_have_to_copy(kernel: str, name: str, how: str) 
     """Conversions are Python's business (check_vectors): a hidden copy of a million points is the caller's mistake."""
     call = good_calls()[kernel]
     array = call[name]
-    wider = {f32: f64, u8: np.uint16, i32: np.int64}[array.dtype.type]
+    wider = {f32: f64, u8: np.uint16, i8: np.int16, i32: np.int64}[array.dtype.type]
     refuse(kernel, {**call, name: strided(array) if how == "strided" else array.astype(wider)})
 
 
@@ -321,6 +356,10 @@ def test_not_finite_is_no_crash(isa: str, kernel: str) -> None:
                 if "codes" in OUTPUTS[kernel]:
                     k = call["codewords"].shape[-2]
                     assert ((call["codes"] >= 0) & (call["codes"] < k)).all()
+                if kernel == "assign_partitions":
+                    assert ((call["firsts"] >= 0) & (call["firsts"] < 4)).all()
+                    assert ((call["seconds"] >= 0) & (call["seconds"] < 4)).all()
+                    assert (call["firsts"] != call["seconds"]).all()
 
 
 @pytest.mark.parametrize("warm", [False, True])

@@ -117,52 +117,6 @@ def test_assign_never_gives_a_padded_codeword(isa: str) -> None:
         assert (costs >= 1e30).all()
 
 
-@given(
-    n=ROWS,
-    d=st.integers(1, 20),
-    k=st.one_of(st.integers(2, 40), st.sampled_from([2, 3, 31, 32, 33, 255])),
-    strength=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
-    threads=THREADS,
-    seed=SEEDS,
-)
-@example(n=1030, d=3, k=17, strength=1.0, threads=2, seed=0)
-def test_assign_spill_integers(isa: str, n: int, d: int, k: int, strength: float, threads: int, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    # |<x, c>| and |<first, c>| <= 80: multiples of 1/8 below 160 + 80 + 3 * 168^2 < 2^17, exact and full of ties.
-    points, words = integers(rng, (n, d), -2, 2), integers(rng, (k, d), -2, 2)
-    firsts = rng.integers(0, k, n).astype(np.int32)
-    along, inverse = integers(rng, (n,), -8, 8), rng.choice([0, 0.25, 0.5, 1], n).astype(np.float32)
-    gram = run_gram(words, isa=isa)
-    codes, costs = np.full(n, UNTOUCHED, np.int32), np.full(n, UNTOUCHED, np.float32)
-    _core.assign_spill(points, words, gram, firsts, along, inverse, strength, codes, costs, threads=threads, isa=isa)
-    expected_codes, expected_costs = reference.assign_spill(points, words, firsts, along, inverse, strength)
-    assert (codes != firsts).all()
-    assert_array_equal(codes, expected_codes)
-    assert_array_equal(costs, expected_costs)
-
-
-@pytest.mark.parametrize("strength", [0.0, 1.5])
-def test_assign_spill_is_the_loss_of_soar(isa: str, strength: float) -> None:
-    """With along and inverse of the first choice: the least |x - c|^2 + strength <x - c, r / |r|>^2, less |x|^2."""
-    rng = np.random.default_rng(0)
-    points, words = (rng.normal(size=(count, 12)).astype(np.float32) for count in (300, 50))
-    distances = ((points[:, None].astype(np.float64) - words) ** 2).sum(axis=2)
-    firsts = distances.argmin(axis=1).astype(np.int32)
-    r = points.astype(np.float64) - words[firsts]
-    lengths = np.linalg.norm(r, axis=1)
-    along, inverse = (np.einsum("nd,nd->n", points, r) / lengths).astype(np.float32), (1 / lengths).astype(np.float32)
-    codes, costs = np.full(300, UNTOUCHED, np.int32), np.full(300, UNTOUCHED, np.float32)
-    _core.assign_spill(points, words, run_gram(words), firsts, along, inverse, strength, codes, costs, isa=isa)
-    other = points[:, None].astype(np.float64) - words  # (n, k, d)
-    loss = distances + strength * np.einsum("nkd,nd->nk", other, r / lengths[:, None]) ** 2
-    loss[np.arange(300), firsts] = np.inf
-    squared = (points.astype(np.float64) ** 2).sum(axis=1)
-    assert_allclose(costs + squared, loss.min(axis=1), atol=1e-4)  # float32 sums of 12 products of size 10
-    assert_allclose(loss[np.arange(300), codes], loss.min(axis=1), atol=1e-4)
-    if strength == 0:
-        assert_array_equal(codes, np.argsort(distances, axis=1)[:, 1])
-
-
 def run_gram(codewords: Array, *, more: int = 0, **how: Any) -> Array:
     """The inner products of codewords, in as many columns as the kernels want, and `more` times 32."""
     out = np.full((len(codewords), (len(codewords) + 31) // 32 * 32 + 32 * more), UNTOUCHED, np.float32)
@@ -464,10 +418,7 @@ def call_all(isa: str, threads: int) -> list[Array]:
     _core.sum_by_code(task.points, linear, outputs[-1], task.codewords, starts, sums, **how)
     group_sums, totals = np.empty((37, 15)), np.empty(37)
     _core.sum_by_group(task.points, linear, outputs[0], group_sums, totals, **how)
-    gram, firsts = run_gram(words, **how), outputs[0]
-    codes, costs = np.empty(n, np.int32), np.empty(n, np.float32)
-    _core.assign_spill(task.points, words, gram, firsts, linear, quadratic, 1.5, codes, costs, **how)
-    return [*outputs, out, sums, group_sums, totals, gram, codes, costs]
+    return [*outputs, out, sums, group_sums, totals, run_gram(words, **how)]
 
 
 @pytest.mark.parametrize("threads", [2, 3, 4, 7, 1000])

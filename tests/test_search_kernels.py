@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from aniso import _core
-from aniso.layout import BLOCK, arrange, pack_blocks, pack_centroids, pack_nibbles, pack_panels, unpack_blocks
+from aniso.layout import (
+    BLOCK,
+    arrange,
+    pack_blocks,
+    pack_bytes,
+    pack_centroids,
+    pack_nibbles,
+    pack_panels,
+    unpack_blocks,
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -32,6 +41,30 @@ def test_scan(isa: str, n: int, m: int, group: int, seed: int) -> None:
         expected = np.flatnonzero(sums >= least)
         assert_array_equal(hits[:count, 0], expected)
         assert_array_equal(hits[:count, 1], sums[expected])
+
+
+@given(n=st.integers(1, 200), m=st.integers(1, 61), group=st.sampled_from([2, 6, 10]), seed=SEEDS, data=st.data())
+def test_scan_four_is_four_scans(isa: str, n: int, m: int, group: int, seed: int, data: st.DataObject) -> None:
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 16, (n, m), dtype=np.uint8)
+    tables = np.zeros((4, 2 * (-(-m // 2)), 16), np.uint8)
+    tables[:, :m] = rng.integers(0, 255 // group + 1, (4, m, 16))
+    blocks = pack_blocks(pack_nibbles(codes), arrange(np.zeros(n, np.int32), 1).entries)
+    sums = [reference.scan(codes, table[:m]) for table in tables]
+    edges = st.sampled_from([0, 1, 65535, 65536, 2**32 - 1])
+    near = [edges | st.sampled_from([*map(int, s), int(s.max()) + 1]) for s in sums]
+    least = np.array([data.draw(choice) for choice in near], np.uint32)
+    first = data.draw(st.integers(0, len(blocks)))
+    points = data.draw(st.integers(0, max(n - BLOCK * first, 0)))
+    hits = np.full((4, points, 2), 77, np.uint32)
+    counts = _core.scan_four(blocks, tables, group, first, points, least, hits, isa=isa)
+    for i in range(4):
+        one = np.full((points, 2), 77, np.uint32)
+        count = _core.scan(blocks, tables[i], group, first, points, int(least[i]), one, isa=isa)
+        assert counts[i] == count
+        assert_array_equal(hits[i], one)  # and what lies past the hits is left alone
+        here = np.arange(BLOCK * first, BLOCK * first + points)
+        assert_array_equal(one[:count, 0], here[sums[i][here] >= least[i]])
 
 
 def test_scan_starts_at_any_block_and_stops_at_any_point(isa: str) -> None:
@@ -86,18 +119,24 @@ def test_constant_tables_have_a_step(isa: str) -> None:
     assert not tables.any()
 
 
-@given(p=st.integers(1, 70), d=st.integers(1, 200), seed=SEEDS)
-def test_score_centroids(isa: str, p: int, d: int, seed: int) -> None:
+@given(p=st.integers(1, 70), d=st.integers(1, 200), seed=SEEDS, data=st.data())
+def test_score_centroids(isa: str, p: int, d: int, seed: int, data: st.DataObject) -> None:
+    """Blocks are scored in the order of the list, whichever they are: all, some, none, one many times."""
     rng = np.random.default_rng(seed)
-    centroids = rng.integers(-63, 64, (p, d)).astype(np.int8)
+    centroids = np.zeros((-(-p // 8) * 8, d), np.int8)
+    centroids[:p] = rng.integers(-63, 64, (p, d))
     packed = pack_centroids(centroids)
     query = np.full(packed.shape[1] * 4, 64, np.uint8)
     query[:d] = rng.choice([0, 1, 64, 126, 127], d)
-    sums = np.zeros(8 * len(packed), np.int32)
-    sums[:p] = 64 * centroids.astype(np.int32).sum(axis=1)
-    scores = np.empty(8 * len(packed), np.int32)
-    _core.score_centroids(query, packed, sums, scores, isa=isa)
-    assert_array_equal(scores[:p], centroids.astype(np.int32) @ (query[:d].astype(np.int32) - 64))
+    sums = 64 * centroids.astype(np.int32).sum(axis=1, dtype=np.int32)
+    expected = (centroids.astype(np.int32) @ (query[:d].astype(np.int32) - 64)).reshape(-1, 8)
+    blocks = len(packed)
+    drawn = data.draw(st.lists(st.integers(0, blocks - 1), max_size=3 * blocks))
+    for numbers in (np.arange(blocks), rng.permutation(blocks), drawn, [], [blocks - 1] * 9):
+        chosen = np.array(numbers, np.uint32)
+        scores = np.full(8 * len(chosen), 77, np.int32)
+        _core.score_centroids(query, packed, sums, chosen, scores, isa=isa)
+        assert_array_equal(scores.reshape(-1, 8), expected[chosen])
 
 
 @given(n=st.integers(1, 5), d=st.integers(1, 140), distance=st.booleans(), half=st.booleans(), seed=SEEDS)
@@ -191,18 +230,21 @@ def test_layout_round_trip(n: int, m: int, p: int, seed: int) -> None:
         assert_array_equal(slots.entries[first : first + int(slots.sizes[j])], np.flatnonzero(partitions == j))
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("scan", {"points": 65}),
-        ("scan", {"first_block": 3}),
-        ("scan", {"group": 3}),
-        ("scan", {"tables": np.zeros((3, 16), np.uint8)}),
-        ("scan", {"hits": np.zeros((3, 2), np.uint32)}),
-    ],
-)
-def test_scan_checks_its_bounds(name: str, change: dict[str, Any]) -> None:
-    call: dict[str, Any] = {
+@given(n=st.integers(0, 20), d=st.integers(1, 40), seed=SEEDS)
+def test_rows_of_bytes_round_trip(n: int, d: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-127, 128, (n, d)).astype(np.int8)
+    scales, biases = rng.normal(size=(2, n)).astype(np.float32)
+    packed = pack_bytes(values, scales, biases)
+    assert packed.shape == (n, (d + 3) // 4 * 4 + 8)
+    assert packed.flags.c_contiguous
+    assert_array_equal(packed[:, :d], values)
+    assert not packed[:, d:-8].any()
+    assert_array_equal(packed[:, -8:].copy().view(np.float32), np.stack([scales, biases], axis=1))
+
+
+GOOD_CALLS: dict[str, dict[str, Any]] = {
+    "scan": {
         "codes": np.zeros((2, 2, 32), np.uint8),
         "tables": np.zeros((4, 16), np.uint8),
         "group": 10,
@@ -210,7 +252,75 @@ def test_scan_checks_its_bounds(name: str, change: dict[str, Any]) -> None:
         "points": 64,
         "least": 0,
         "hits": np.zeros((64, 2), np.uint32),
-    }
-    getattr(_core, name)(**call)
-    with pytest.raises(ValueError, match=r"."):
-        getattr(_core, name)(**(call | change))
+    },
+    "scan_four": {
+        "codes": np.zeros((2, 2, 32), np.uint8),
+        "tables": np.zeros((4, 4, 16), np.uint8),
+        "group": 10,
+        "first_block": 0,
+        "points": 64,
+        "least": np.zeros(4, np.uint32),
+        "hits": np.zeros((4, 64, 2), np.uint32),
+    },
+    "score_centroids": {
+        "query": np.full(8, 64, np.uint8),
+        "centroids": np.zeros((3, 2, 8, 4), np.int8),
+        "sums": np.zeros(24, np.int32),
+        "list": np.array([2, 0], np.uint32),
+        "scores": np.zeros(16, np.int32),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("scan", {"points": 65}),
+        ("scan", {"points": -1}),
+        ("scan", {"points": 2**63}),
+        ("scan", {"first_block": 1}),
+        ("scan", {"first_block": 3}),
+        ("scan", {"first_block": 3, "points": 0}),
+        ("scan", {"group": 0}),
+        ("scan", {"group": 3}),
+        ("scan", {"tables": np.zeros((3, 16), np.uint8)}),
+        ("scan", {"tables": np.zeros((4, 15), np.uint8)}),
+        ("scan", {"codes": np.zeros((2, 2, 31), np.uint8)}),
+        ("scan", {"hits": np.zeros((3, 2), np.uint32)}),
+        ("scan", {"hits": np.zeros((64, 1), np.uint32)}),
+        ("scan_four", {"points": 65}),
+        ("scan_four", {"points": -1}),
+        ("scan_four", {"points": 2**63}),
+        ("scan_four", {"first_block": 1}),
+        ("scan_four", {"first_block": 3, "points": 0}),
+        ("scan_four", {"group": 0}),
+        ("scan_four", {"group": 3}),
+        ("scan_four", {"tables": np.zeros((3, 4, 16), np.uint8)}),
+        ("scan_four", {"tables": np.zeros((4, 3, 16), np.uint8)}),
+        ("scan_four", {"tables": np.zeros((4, 4, 15), np.uint8)}),
+        ("scan_four", {"codes": np.zeros((2, 2, 31), np.uint8)}),
+        ("scan_four", {"least": np.zeros(3, np.uint32)}),
+        ("scan_four", {"least": np.zeros(5, np.uint32)}),
+        ("scan_four", {"least": np.zeros(4, np.int64)}),
+        ("scan_four", {"hits": np.zeros((3, 64, 2), np.uint32)}),
+        ("scan_four", {"hits": np.zeros((4, 63, 2), np.uint32)}),
+        ("scan_four", {"hits": np.zeros((4, 64, 1), np.uint32)}),
+        ("score_centroids", {"list": np.array([3, 0], np.uint32)}),
+        ("score_centroids", {"list": np.array([0, 2**32 - 1], np.uint32)}),
+        ("score_centroids", {"list": np.array([0, 1], np.int64)}),
+        ("score_centroids", {"list": np.array([0], np.uint32)}),
+        ("score_centroids", {"list": np.array([0, 1, 2], np.uint32)}),
+        ("score_centroids", {"list": np.array([0, 0], np.uint32), "centroids": np.zeros((0, 2, 8, 4), np.int8)}),
+        ("score_centroids", {"scores": np.zeros(24, np.int32)}),
+        ("score_centroids", {"sums": np.zeros(16, np.int32)}),
+        ("score_centroids", {"query": np.full(7, 64, np.uint8)}),
+        ("score_centroids", {"query": np.full(8, 128, np.uint8)}),
+        ("score_centroids", {"centroids": np.full((3, 2, 8, 4), 64, np.int8)}),
+        ("score_centroids", {"centroids": np.zeros((3, 3, 8, 4), np.int8)}),
+        ("score_centroids", {"centroids": np.zeros((3, 2, 4, 8), np.int8)}),
+    ],
+)
+def test_kernels_of_the_search_check_their_bounds(isa: str, name: str, change: dict[str, Any]) -> None:
+    getattr(_core, name)(**GOOD_CALLS[name], isa=isa)
+    with pytest.raises((ValueError, TypeError), match=r"."):
+        getattr(_core, name)(**(GOOD_CALLS[name] | change), isa=isa)

@@ -36,21 +36,24 @@ def gram(
 ) -> None:
     """out[:, :k] = codewords @ codewords.T, the other columns 0."""
 
-def assign_spill(
+def assign_partitions(
     points: NDArray[np.float32],  # (n, d)
-    codewords: NDArray[np.float32],  # (k, d)
-    gram: NDArray[np.float32],  # (k, columns) as gram() makes it
-    firsts: NDArray[np.int32],  # (n,) the first codeword of each point
-    along: NDArray[np.float32],  # (n,) <x, r> / |r|, r the residual of the first
-    inverse: NDArray[np.float32],  # (n,) 1 / |r|
+    assigners: NDArray[np.float32],  # (p, d)
+    centroids: NDArray[np.int8],  # (ceil(p / 8), d4 / 4, 8, 4) the assigners in bytes
+    sums: NDArray[np.int32],  # (p padded to 8,)
+    scales: NDArray[np.float32],  # (2, p padded to 8) a scale and a bias each
+    groups: NDArray[np.int8] | None,  # (ceil(p / 64), d4 / 4, 8, 4) one for every 8 assigners
+    group_sums: NDArray[np.int32] | None,
+    group_scales: NDArray[np.float32] | None,
+    looked: int,  # how many near assigners the choice is among
     strength: float,  # lambda
-    codes: NDArray[np.int32],  # (n,) out
-    costs: NDArray[np.float32],  # (n,) out
+    firsts: NDArray[np.int32],  # (n,) out
+    seconds: NDArray[np.int32] | None,  # (n,) out
     *,
     threads: int = 1,
     isa: str = "",
 ) -> None:
-    """The second codeword of each point (SOAR), which differs from its first."""
+    """The nearest assigner of each point, and the second choice of least |x-c|^2 + strength <x-c, r/|r|>^2."""
 
 def encode(
     residuals: NDArray[np.float32],  # (n, d)
@@ -138,11 +141,12 @@ def score_centroids(
     query: NDArray[np.uint8],  # (d4,)
     centroids: NDArray[np.int8],  # (blocks, d4 / 4, 8, 4)
     sums: NDArray[np.int32],  # (8 blocks,)
-    scores: NDArray[np.int32],  # (8 blocks,) out
+    list: NDArray[np.uint32],  # (count,) numbers of blocks
+    scores: NDArray[np.int32],  # (8 count,) out
     *,
     isa: str = "",
 ) -> None:
-    """Integer inner products of a query in bytes with packed centroids."""
+    """Integer inner products of a query in bytes with the packed centroids of some blocks."""
 
 def scan(
     codes: NDArray[np.uint8],  # (blocks, rows, 32)
@@ -156,6 +160,19 @@ def scan(
     isa: str = "",
 ) -> int:
     """Slots and sums of the points whose table entries add up to at least `least`; returns how many."""
+
+def scan_four(
+    codes: NDArray[np.uint8],  # (blocks, rows, 32)
+    tables: NDArray[np.uint8],  # (4, 2 rows, 16)
+    group: int,
+    first_block: int,
+    points: int,
+    least: NDArray[np.uint32],  # (4,)
+    hits: NDArray[np.uint32],  # (4, points, 2) out
+    *,
+    isa: str = "",
+) -> tuple:  # type: ignore[type-arg]
+    """The same for four queries at once; returns how many hits each has."""
 
 def score_rows(
     query: NDArray[np.float32],  # (d,)
@@ -221,6 +238,9 @@ class Searcher:
         centroids: NDArray[np.int8],  # (ceil(p / 8), d4 / 4, 8, 4)
         centroid_sums: NDArray[np.int32],  # (p padded to 8,)
         scales: NDArray[np.float32],  # (4, p padded to 8) of order and base, each a scale and a bias
+        groups: NDArray[np.int8] | None,  # (ceil(p / 64), d4 / 4, 8, 4) one for every 8 partitions
+        group_sums: NDArray[np.int32] | None,
+        group_scales: NDArray[np.float32] | None,  # (2, groups padded to 8)
         first_blocks: NDArray[np.int64],  # (p,)
         sizes: NDArray[np.int32],  # (p,)
         codewords: NDArray[np.float32],  # (m, width, 16)
@@ -228,9 +248,8 @@ class Searcher:
         group: int,
         codes: NDArray[np.uint8],  # (blocks, ceil(m / 2), 32)
         slot_rows: NDArray[np.int32],  # (blocks * 32,)
-        points: object | None,  # (n, d) float32, uint16 (the bits of float16) or int8, or None
-        point_scales: NDArray[np.float32] | None,  # (n,) of int8 points
-        point_biases: NDArray[np.float32] | None,  # (n,) of int8 points with l2
+        points: object | None,  # (n, d) float32 or uint16 (the bits of float16), rows of layout.pack_bytes, or None
+        row_ids: NDArray[np.int64] | None,  # (n,) what points are called in results, by default their row numbers
         isa: str = "",
     ) -> None: ...
     def profile(
@@ -242,15 +261,14 @@ class Searcher:
     ) -> dict:  # type: ignore[type-arg]
         """Seconds in each stage, points scanned and hits, summed over the queries, one after the other."""
 
-    def search_one(
+    def answer(
         self,
-        query: NDArray[np.float32],  # (d,)
-        partitions: int,
-        candidates: int,
-        ids: NDArray[np.int64],  # (k,) out
-        scores: NDArray[np.float32],  # (k,) out
-    ) -> None:
-        """The k best points of one query, best first."""
+        query: object | None,
+        k: object | None,
+        partitions: object | None,
+        candidates: object | None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """New arrays of the ids and scores of one query's k best points, or None where arguments need a closer look."""
 
     def search(
         self,
@@ -260,6 +278,7 @@ class Searcher:
         ids: NDArray[np.int64],  # (q, k) out
         scores: NDArray[np.float32],  # (q, k) out
         *,
+        allowed: NDArray[np.uint8] | None = None,  # (ceil(n / 8),) bit i % 8 of byte i / 8: point i may be found
         threads: int = 1,
     ) -> None:
-        """The k best points of each query, best first."""
+        """The k best points of each query, best first, among those whose bit is set in `allowed`."""

@@ -8,10 +8,11 @@ from typing import Any
 
 from aniso.errors import check_count, check_seed
 
-__all__ = ["METRICS", "RESCORES", "Config", "check_metric"]
+__all__ = ["METRICS", "RESCORES", "SMALL", "Config", "check_metric"]
 
 METRICS = ("dot", "cosine", "l2")
 RESCORES = ("float32", "float16", "int8", "none")
+SMALL = 1000  # points up to which one partition holds all, and every score is computed
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class Config:
             raise ValueError(f"threshold is {self.threshold}; needed: 0 (the plain loss) to below 1")
 
     def default_partitions(self) -> int:
-        """How many partitions a search looks at unless it is told: one in 50."""
-        return max(1, (self.partitions or 1) // 50)
+        """How many partitions a search looks at unless it is told: a few, and one in 80."""
+        return 8 + (self.partitions or 1) // 80
 
     def default_candidates(self, k: int) -> int:
         """How many candidates a search for k points rescores unless it is told."""
@@ -67,7 +68,8 @@ class Config:
 
     def complete(self, n: int, d: int, available: int) -> Config:
         """The same with every None replaced by what suits n points of d dimensions, with so many to train on."""
-        wanted = self.partitions or max(1, round(3.5 * math.sqrt(n)))
+        # Many small partitions, but with spill some 5 blocks of 32 points each, or blocks are mostly empty.
+        wanted = self.partitions or (1 if n <= SMALL else round(min(7 * math.sqrt(n), n / 64)))
         sample = min(self.sample or max(100_000, 160 * wanted), available)
         partitions = min(wanted, sample)
         return replace(

@@ -13,14 +13,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NotFittedError", "check_count", "check_seed", "check_threads", "check_vectors"]
+from aniso.arrays import as_array
+
+__all__ = ["FormatError", "NotFittedError", "check_count", "check_seed", "check_threads", "check_vectors"]
 
 _LARGEST_NORM, _LEAST_NORM = 1e15, 1e-15  # squares and cubes of lengths must fit float32
+_WHOLE = 1 << 24  # up to it, float32 holds every integer
 _CHECK_ROWS = 65536  # rows looked at together, so that the check itself needs little memory
 
 
 class NotFittedError(RuntimeError):
     """A quantizer was used before its ``fit``."""
+
+
+class FormatError(ValueError):
+    """A file that is damaged, truncated or not one of ours; the message names the file, the field and the offset."""
 
 
 def check_vectors(
@@ -29,14 +36,12 @@ def check_vectors(
     """The vectors as a C-contiguous float32 matrix of finite values; no copy where they are one already.
 
     first_row is the number of the first row in messages, for a part of something larger.
-    float16, float64 and integers are converted; a value that float32 cannot hold is an error, not an infinity.
+    Floats and integers of any size are converted, and arrays of other libraries (docs/input.md). float64 is rounded; a
+    value too large for float32 is an error, not an infinity, and so is an integer that float32 would round.
     """
-    try:
-        array = np.asarray(vectors)
-    except ValueError as error:
-        raise ValueError(f"{name} must be a matrix of numbers, one row per vector: {error}") from None
+    array = vectors if type(vectors) is np.ndarray and vectors.dtype.kind == "f" else as_array(vectors, name)
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > 8:
-        raise TypeError(f"{name} have dtype {array.dtype}; needed: float16, float32, float64 or integers")
+        raise TypeError(f"{name} have dtype {array.dtype}; needed: float16, bfloat16, float32, float64 or integers")
     if array.ndim != 2:
         hint = f" (one vector alone: {name}[None, :])" if array.ndim == 1 else ""
         raise ValueError(f"{name} have shape {array.shape}; needed: (rows, dimensions){hint}")
@@ -48,6 +53,7 @@ def check_vectors(
         raise ValueError(f"{name} have {array.shape[0]} rows; needed: at least {rows}")
     with np.errstate(over="ignore"):  # what overflows is found and named below
         matrix = np.require(array, np.float32, ["C", "A"])
+    wide = array.dtype.kind != "f" and array.dtype.itemsize > 2  # integers that float32 may not hold
     largest = 0.0
     for first in range(0, len(matrix), _CHECK_ROWS):
         block = matrix[first : first + _CHECK_ROWS]
@@ -56,6 +62,8 @@ def check_vectors(
         largest = max(largest, squares)
         if not squares <= _LARGEST_NORM**2:  # the slow look happens only when something may be wrong
             _check_rows(array[first : first + _CHECK_ROWS], block, first_row + first, name)
+        if wide and squares >= _WHOLE**2:  # no sum of squares is less than one of them
+            _check_integers(array[first : first + _CHECK_ROWS], first_row + first, name)
     if len(matrix) and largest < _LEAST_NORM**2 and (largest > 0 or matrix.any()):
         raise ValueError(f"no row of {name} is longer than {_LEAST_NORM:g}, too small for float32 (scale them up)")
     return matrix
@@ -76,6 +84,20 @@ def _check_rows(array: NDArray[Any], block: NDArray[np.float32], first: int, nam
         raise ValueError(
             f"{name} row {first + row} has norm {norms[row]:g}; needed: at most {_LARGEST_NORM:g}, so that its square "
             "fits float32 (scale the vectors down)"
+        )
+
+
+def _check_integers(block: NDArray[Any], first: int, name: str) -> None:
+    """Name the first integer that float32 would round: its highest and lowest set bits lie 24 places apart or more."""
+    size = np.abs(block).astype(np.uint64)  # the least int64 stays negative, and is right again as a uint64
+    lowest = size & (~size + np.uint64(1))
+    bad = np.argwhere(size >> np.uint64(24) >= np.maximum(lowest, 1))
+    if len(bad):
+        row, column = (int(x) for x in bad[0])
+        value = block[row, column]
+        raise ValueError(
+            f"{name} row {first + row}, dimension {column} is {value}, which float32 would round to "
+            f"{int(np.float32(value))} (scale the vectors down, or accept it: {name}.astype(np.float32))"
         )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aniso import _core
+from aniso.arrays import as_array
 from aniso.config import check_metric
 from aniso.errors import check_count, check_threads, check_vectors
 from aniso.kmeans import directions
@@ -47,7 +48,7 @@ class ExactIndex:
 
     def search(self, queries: ArrayLike, k: int = 10, *, threads: int | None = None) -> Result:
         """The k best points of each query, or all there are if fewer."""
-        array = np.asarray(queries)
+        array = as_array(queries, "queries")
         single = array.ndim == 1
         q = check_vectors(array[None] if single else array, "queries", d=self.d)
         q = directions(q) if self.metric == "cosine" else q if self._shift is None else q - self._shift
@@ -61,7 +62,7 @@ class ExactIndex:
 
     def search_above(self, query: ArrayLike, least: float) -> Result:
         """Every point that scores at least `least` with one query, best first."""
-        return search_above(lambda k: self.search(np.asarray(query), k), least, self.n)
+        return search_above(lambda k: self.search(as_array(query, "query"), k), least, self.n)
 
     def _measure_distances(self, queries: F32, ids: NDArray[np.int64], scores: F32) -> None:
         """Replace scores by distances from the differences themselves, and put them in order."""

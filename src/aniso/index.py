@@ -1,47 +1,54 @@
-"""An index: train on a sample, add points, search.
+"""An index: build it, search it, change it, save it.
 
-The arrays of an index are NumPy's; `_core.Searcher` borrows them to answer queries.
+The arrays of an index are NumPy's: store.py holds them, encoder.py fills them, `_core.Searcher` borrows them to answer
+queries. A change prepares the next state beside the present one and puts it in its place in one step, so any number of
+threads may search meanwhile: each search reads one state from beginning to end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import math
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aniso import _core
-from aniso.config import Config
+from aniso import archive
+from aniso.arrays import as_array
+from aniso.config import SMALL, Config
+from aniso.encoder import blocks_of, check_all, train_encoder
 from aniso.errors import check_count, check_threads, check_vectors
-from aniso.kmeans import directions
-from aniso.layout import arrange, huge_empty, pack_blocks, pack_nibbles
-from aniso.loss import Threshold
-from aniso.partition import Partitions, train
+from aniso.format import open_file
+from aniso.health import describe
+from aniso.ids import IdArray, as_ids, check_unique
 from aniso.progress import Progress, silent
-from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
 from aniso.results import Result, search_above
+from aniso.store import Store
+from aniso.tune import (
+    Measured,
+    Recall,
+    check_recall,
+    exact_rows,
+    hold_out,
+    interpolate,
+    measure_curve,
+    sample_queries,
+    search,
+    shares,
+    summary,
+)
+from aniso.where import Allowed, allowed_by
 
-__all__ = ["Index", "build"]
+__all__ = ["Index", "build", "open_index"]
 
 F32 = NDArray[np.float32]
 
-_ROWS = 65536  # points added in one step: the longest an interrupt waits
-_GROUP = 10  # subspaces whose table entries add up within 8 bits
-_CODE_SAMPLE = 50_000  # most points the codebooks are trained on
-
-
-@dataclass(frozen=True)
-class _Trained:
-    """What training leaves behind: all that is needed to add points."""
-
-    partitions: Partitions
-    books: Codebooks
-    shift: F32 | None  # (d,) subtracted from points and queries, for l2
-    bias_low: float  # l2: a point's bias is bias_low + bias_step * (0 .. 255)
-    bias_step: float
-    gram: F32 | None  # for spilling
+_GROWTH = 4  # times the points it was trained for: from there on an index is trained anew
+_WASTE = 0.25  # Store.waste from which on a change compacts
 
 
 class Index:
@@ -57,18 +64,13 @@ class Index:
     "float32", else the best estimate the stored copy gives.
     """
 
-    def __init__(self, config: Config, d: int, trained: _Trained, threads: int) -> None:
-        self.config = config
-        self.d = d
-        self.n = 0
+    def __init__(self, store: Store, threads: int, measured: dict[str, Any] | None = None) -> None:
+        self._store = store
         self._threads = threads
-        self._default_partitions = config.default_partitions()
-        self._trained = trained
-        self._codes: list[NDArray[np.uint8]] = []  # chunks of (entries, rows)
-        self._entries: list[tuple[NDArray[np.int32], NDArray[np.int32]]] = []  # their partitions and points
-        self._copies: list[NDArray[Any]] = []
-        self._scales: list[F32] = []
-        self._searcher: _core.Searcher | None = None
+        self._lock = threading.RLock()  # between writers; searches never take it
+        measured = measured or {}
+        self._target: float | None = measured.get("recall")
+        self._curve = [Measured(*row) for row in measured.get("curve", [])]
 
     @classmethod
     def train(
@@ -81,262 +83,416 @@ class Index:
         progress: Progress = silent,
     ) -> Index:
         """An empty index whose partitions and codebooks suit points like these; n points are expected in all."""
-        array = np.asarray(points)
-        d = check_vectors(array[:1], "points", rows=1).shape[1]
-        _check_all(array, d)
+        array = as_array(points, "points")
+        d = check_vectors(array[:1] if array.ndim == 2 else array, "points", rows=1).shape[1]
+        check_all(array, d)
         workers = check_threads(threads)
-        config = config.complete(len(array) if n is None else check_count(n, "n"), d, len(array))
-        rng = np.random.default_rng(config.seed)
-        sample = np.sort(rng.permutation(len(array))[: config.sample])
-        shift = _mean(array, sample, d) if config.metric == "l2" else None
+        expected = len(array) if n is None else check_count(n, "n")
+        return cls(Store(train_encoder(array, expected, config, d, workers, progress)), workers)
 
-        def rows(numbers: NDArray[np.int64]) -> F32:
-            return _prepare(check_vectors(array[numbers], "points", d=d), config.metric, shift)
+    @property
+    def config(self) -> Config:
+        """The settings that the index was built with."""
+        return self._store.encoder.config
 
-        partitions = train(
-            rows,
-            sample,
-            config.partitions or 1,
-            l2=config.metric == "l2",
-            rng=rng,
-            iterations=config.iterations,
-            threads=workers,
-            progress=progress,
-        )
-        chosen = np.sort(rng.permutation(sample)[:_CODE_SAMPLE])
-        x = rows(chosen)
-        firsts = partitions.assign(x)
-        residuals = x - partitions.centroids[firsts]
-        books = _train_codebooks(residuals, x, config, rng, workers, progress)
-        low, step = 0.0, 1.0
-        if config.metric == "l2":
-            biases = _biases(x, partitions, firsts)
-            low, step = float(biases.min()), max(float(np.ptp(biases)) / 255, 1e-30)
-        gram = partitions.gram() if config.spill else None
-        return cls(config, d, _Trained(partitions, books, shift, low, step, gram), workers)
+    @property
+    def d(self) -> int:
+        """The dimensions of points and queries."""
+        return self._store.encoder.d
 
-    def add(self, points: ArrayLike | Iterator[ArrayLike], *, progress: Progress = silent) -> None:
-        """Append points (n, d), or an iterator of such arrays; they get the next row numbers as ids."""
-        chunks: Iterable[Any] = points if isinstance(points, Iterator) else [points]
-        for chunk in chunks:
-            array = np.asarray(chunk)
-            _check_all(array, self.d)  # before anything is added
-            for first in range(0, len(array), _ROWS):
-                progress("add", first, len(array))
-                self._add(check_vectors(array[first : first + _ROWS], "points", d=self.d))
-            progress("add", len(array), len(array))
-        self._searcher = None
+    @property
+    def n(self) -> int:
+        """How many points there are."""
+        return self._store.count
+
+    def __len__(self) -> int:
+        return self._store.count
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """The ids of all points, int64 or str, in the order in which they were first added."""
+        store = self._store
+        return _shown(store, store.ids_of(store.rows))
 
     def search(
         self,
         queries: ArrayLike,
         k: int = 10,
         *,
+        recall: float | None = None,
+        where: Any = None,
         partitions: int | None = None,
         candidates: int | None = None,
         threads: int | None = None,
     ) -> Result:
         """The k best points of each query, or all there are if fewer.
 
+        recall        the share of the true k best to aim at; by default what the index was built for
+        where         which points may be found: a boolean for each in the order of `ids`, or an array or a set of ids
         partitions    how many partitions are looked at: more find more, and take longer
         candidates    how many of the points looked at are rescored
         """
-        searcher, n = self._searcher or self._seal(), self.n
-        k = min(_count(k, "k"), n)
-        looked = self._default_partitions if partitions is None else min(_count(partitions, "partitions"), n)
-        kept = min(self.config.default_candidates(k) if candidates is None else _count(candidates, "candidates"), 2 * n)
-        if type(queries) is np.ndarray and queries.shape == (self.d,):
-            # One query takes the shortest way, unless its type or strides need a conversion.
-            ids, scores = np.empty(k, np.int64), np.empty(k, np.float32)
-            try:
-                searcher.search_one(queries, looked, kept, ids, scores)
-            except TypeError:
-                pass
-            else:
-                return Result(ids, scores)
-        array = np.asarray(queries)
-        single = array.ndim == 1
-        array = check_vectors(array[None] if single else array, "queries", d=self.d)
-        all_ids, all_scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
-        workers = self._threads if threads is None else check_threads(threads)
-        searcher.search(array, looked, kept, all_ids, all_scores, threads=workers)
-        return Result(all_ids[0], all_scores[0]) if single else Result(all_ids, all_scores)
+        store = self._store
+        if partitions is None or candidates is None:
+            chosen = store.settings.get((k, recall)) if type(k) is int else None
+            chosen = chosen or self._choose(store, k, recall)
+            partitions = chosen[0] if partitions is None else partitions
+            candidates = chosen[1] if candidates is None else candidates
+        elif recall is not None:
+            raise TypeError("recall= was given with partitions= and candidates=; needed: the one or the others")
+        # One plain query takes the shortest way; whatever needs a conversion or a message comes back as None.
+        if threads is not None:
+            check_threads(threads)
+        if where is None and store.plain is not None:
+            found = store.plain.answer(queries, k, partitions, candidates)
+            if found is not None:
+                return Result(*found)
+        return self._search(store, queries, k, where, partitions, candidates, threads)
 
     def search_above(self, query: ArrayLike, least: float, *, partitions: int | None = None) -> Result:
         """The points found in the partitions looked at that score at least `least` with one query, best first."""
+        array = as_array(query, "query")
 
         def search(k: int) -> Result:
-            return self.search(np.asarray(query), k, partitions=partitions, candidates=4 * k)
+            return self.search(array, k, partitions=partitions, candidates=4 * k)
 
         return search_above(search, least, self.n)
 
-    def _add(self, points: F32) -> None:
-        trained, config = self._trained, self.config
-        x = _prepare(points, config.metric, trained.shift)
-        firsts = trained.partitions.assign(x)
-        numbers = np.arange(self.n, self.n + len(x), dtype=np.int32)
-        choices = [firsts]
-        if config.spill and trained.gram is not None:
-            choices.append(trained.partitions.spill(x, firsts, config.spill, trained.gram))
-        penalty = _penalty(x, config)
-        centroids = trained.partitions.centroids
-        codes, partitions = [], []
-        for choice in choices:
-            found = trained.books.encode(x - centroids[choice], x, penalty, scaled=False, sweeps=10)
-            if config.metric == "l2":
-                biases = (_biases(x, trained.partitions, choice) - trained.bias_low) / trained.bias_step
-                level = np.clip(np.rint(biases), 0, 255).astype(np.uint8)
-                found = np.concatenate([found, (level >> 4)[:, None], (level & 15)[:, None]], axis=1)
-            codes.append(pack_nibbles(found))
-            partitions.append(choice)
-        if config.rescore != "none":
-            copy, scales = _copy(points, x, config)
-            self._copies.append(copy)
-            self._scales.append(scales)
-        self._codes += codes
-        self._entries += [(choice, numbers) for choice in partitions]
-        self.n += len(x)
+    def add(self, points: ArrayLike | Iterator[ArrayLike], ids: Any = None, *, progress: Progress = silent) -> None:
+        """Append points (n, d), or an iterator of such arrays; the next search finds them.
 
-    def _seal(self) -> _core.Searcher:
-        """Put all that was added into partitions and make it searchable."""
-        if self.n == 0:
-            raise ValueError("the index has no points yet: call add(points) first")
-        trained, config = self._trained, self.config
-        for name in ("_codes", "_copies", "_scales"):
-            chunks = getattr(self, name)
-            if len(chunks) > 1:
-                shape = (sum(len(chunk) for chunk in chunks), *chunks[0].shape[1:])
-                joined = huge_empty(shape, chunks[0].dtype.type)
-                np.concatenate(chunks, out=joined)
-                setattr(self, name, [joined])
-        if len(self._entries) > 1:
-            chosen, numbers = (np.concatenate(parts) for parts in zip(*self._entries, strict=True))
-            self._entries = [(chosen, numbers)]
-        chosen, numbers = self._entries[0]
-        slots = arrange(chosen, len(trained.partitions.bytes))
-        rows = np.where(slots.entries >= 0, numbers[slots.entries], -1).astype(np.int32)
-        centroids, sums, scales = trained.partitions.packed()
-        codewords = trained.books.codewords.transpose(0, 2, 1)
-        firsts = trained.books.starts[:-1]
-        biases = None
-        if config.metric == "l2":
-            # Two more "subspaces" carry a point's bias in their codes: they read the 1 that follows the query.
-            levels = np.zeros((2, codewords.shape[1], 16), np.float32)
-            levels[0, 0] = 16 * trained.bias_step * np.arange(16)
-            levels[1, 0] = trained.bias_step * np.arange(16)
-            codewords = np.concatenate([codewords, levels])
-            firsts = np.concatenate([firsts, [self.d, self.d]])
-            scales[3] += trained.bias_low
-            if config.rescore == "int8":
-                biases = (-np.square(self._scales[0]) * _squares(self._copies[0]) / 2).astype(np.float32)
-        points = self._copies[0] if self._copies else None
-        blocks = pack_blocks(self._codes[0], slots.entries)
-        self._searcher = _core.Searcher(
-            n=self.n,
-            d=self.d,
-            l2=config.metric == "l2",
-            unit_queries=config.metric == "cosine",
-            shift=trained.shift,
-            centroids=centroids,
-            centroid_sums=sums,
-            scales=scales,
-            first_blocks=slots.first_blocks,
-            sizes=slots.sizes,
-            codewords=np.ascontiguousarray(codewords, np.float32),
-            firsts=np.ascontiguousarray(firsts, np.int32),
-            group=_GROUP,
-            codes=blocks,
-            slot_rows=rows,
-            points=points.view(np.uint16) if points is not None and points.dtype == np.float16 else points,
-            point_scales=self._scales[0] if config.rescore == "int8" else None,
-            point_biases=biases,
-        )
-        return self._searcher
+        ids are int64 or str, one for each point; without them, points get the next whole numbers.
+        """
+        if isinstance(points, Iterator):
+            if ids is not None:
+                raise TypeError(
+                    "ids cannot go with an iterator of arrays (add the arrays one by one, each with its ids)"
+                )
+            for chunk in points:
+                self.add(chunk, progress=progress)
+            return
+        array = self._checked(points)
+        with self._lock:
+            before = self._store
+            given = self._new_ids(before, ids, len(array))
+            draft = before.draft()
+            if given is not None and given.dtype == object and draft.names is None:  # the first points decide
+                draft = Store(before.encoder, named=True)
+            draft.given = given is not None or before.given
+            first = draft.n
+            self._append(draft, array, given, None, progress)
+            draft.take_lookup(before, None, first)
+            self._publish(draft)
+
+    def remove(self, ids: Any) -> None:
+        """Remove points by their ids; KeyError names an id that no point has, and then none is removed."""
+        wanted = as_ids(ids)
+        check_unique(wanted)
+        with self._lock:
+            before = self._store
+            rows = before.rows_of(wanted)
+            draft = before.draft()
+            draft.remove_rows(rows)
+            draft.take_lookup(before, wanted, draft.n)
+            self._publish(draft)
+
+    def update(self, points: ArrayLike, ids: Any, *, progress: Progress = silent) -> None:
+        """Give the points of these ids new vectors, all in one step; KeyError names an id that no point has."""
+        array = self._checked(points)
+        wanted = as_ids(ids, len(array))
+        check_unique(wanted)
+        with self._lock:
+            before = self._store
+            rows = before.rows_of(wanted)
+            draft = before.draft()
+            draft.remove_rows(rows)
+            places = rows if before.places is None else before.places[rows]
+            first, next_id = draft.n, draft.next_id
+            self._append(draft, array, wanted, places, progress)
+            draft.next_id = next_id
+            draft.take_lookup(before, wanted, first)
+            self._publish(draft)
+
+    def tune(
+        self, queries: ArrayLike | None = None, *, recall: float = 0.95, progress: Progress = silent
+    ) -> list[Measured]:
+        """Measure the recall of settings, on these queries or on points of the index, and search by it from now on."""
+        target = check_recall(recall)
+        with self._lock:
+            curve = self._measure(self._store, queries, self._store.kept, progress)
+            self._curve, self._target = curve, target
+            self._store.settings = {}
+        return curve
+
+    def measure_recall(
+        self,
+        queries: ArrayLike | None = None,
+        k: int = 10,
+        *,
+        recall: float | None = None,
+        partitions: int | None = None,
+        candidates: int | None = None,
+    ) -> Recall:
+        """The recall of searches as they are set, on these queries or on points of the index, against exact search."""
+        store = self._store
+        k = check_count(k, "k")
+        asked, own = sample_queries(store, queries, store.kept)
+        k = min(k, store.count - len(own))
+        truth = exact_rows(store, asked, own, k, store.kept, self._threads)
+        chosen = self._choose(store, k, recall)
+        looked = chosen[0] if partitions is None else check_count(partitions, "partitions")
+        kept = chosen[1] if candidates is None else check_count(candidates, "candidates")
+        found = search(store, asked, own, k, looked, kept, self._threads)
+        return summary(shares(found, truth), k)
+
+    def info(self) -> dict[str, Any]:
+        """How the index is doing: sizes, balance, what removed points left behind, drift, and what tuning measured."""
+        return describe(self._store, self._curve, self._target)
+
+    def rebalance(self, *, progress: Progress = silent) -> None:
+        """Train partitions and codebooks anew on the points that are there, from the copy kept for rescoring.
+
+        add and update do so themselves once an index whose partitions were not given has 4 times the points that it
+        was trained for. Where new points are of another kind than the old ones, call it: `info` shows the drift.
+        """
+        with self._lock:
+            self._store = self._retrained(self._store, progress)
+            if self._curve and self._target is not None:
+                self.tune(recall=self._target, progress=progress)
+
+    def compact(self) -> None:
+        """Drop what removed and moved points left behind; a change does so itself once there is much of it."""
+        with self._lock:
+            self._store = self._store.compacted()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the index into one file, whole or not at all; `aniso.open` opens it."""
+        archive.save(path, self._store, self._measured())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (*archive.to_parts(self._store, self._measured()), self._threads)
+
+    def _measured(self) -> dict[str, Any]:
+        """What tuning found, as a file holds it."""
+        return {"curve": [list(row) for row in self._curve], "recall": self._target} if self._curve else {}
+
+    def _checked(self, points: ArrayLike) -> NDArray[Any]:
+        """Points that may be added: every row is looked at before any is."""
+        array = as_array(points, "points")
+        if array.ndim != 2:
+            check_vectors(array, "points", d=self.d)
+        for first, block in blocks_of(array, self.d):
+            self._store.encoder.check(block, first)
+        if array.shape[1] != self.d:
+            check_vectors(array, "points", d=self.d)
+        return array
+
+    def _new_ids(self, store: Store, ids: Any, count: int) -> IdArray | None:
+        """The ids for new points, none of which is there already; None where they are numbered."""
+        if ids is None:
+            if store.given:
+                raise ValueError(
+                    f"the points of this index have {store.kind} ids of their own; needed: ids= for new ones"
+                )
+            return None
+        given = as_ids(ids, count)
+        check_unique(given)
+        if count and store.n and (given.dtype == object) != (store.names is not None):
+            new = "str" if given.dtype == object else "int64"
+            raise TypeError(f"id {given.tolist()[0]!r} is {new}, and the index has {store.kind} ids; needed: one kind")
+        there = store.holds(given) if store.n else None
+        if there is not None:
+            raise ValueError(f"id {there!r} is in the index already (update(points, ids) replaces a point)")
+        return given
+
+    def _append(
+        self,
+        draft: Store,
+        array: Any,
+        ids: IdArray | None,
+        places: NDArray[np.int64] | None,
+        progress: Progress,
+    ) -> None:
+        """Write points that were checked into a draft: choose all partitions first, so that room is made once."""
+        encoder, count = draft.encoder, len(array)
+        choices = [encoder.choose(block) for _, block in blocks_of(array, self.d)]
+        counts = np.zeros(encoder.p, np.int64)
+        for chosen in choices:
+            for choice in chosen:
+                counts += np.bincount(choice, minlength=encoder.p)
+        draft.reserve_slots(counts)
+        draft.reserve_rows(count)
+        for chosen, (first, block) in zip(choices, blocks_of(array, self.d), strict=True):
+            progress("add", first, count)
+            rows = np.arange(draft.n + first, draft.n + first + len(block))
+            packed, distance = encoder.encode(block, chosen)
+            for choice, codes in zip(chosen, packed, strict=True):
+                draft.put(rows, choice, codes)
+            if draft.points is not None:
+                draft.points[rows[0] : rows[-1] + 1] = encoder.copy(block)
+            draft.distance += distance
+        draft.added += count
+        draft.use_rows(count, ids, places)
+        progress("add", count, count)
+
+    def _publish(self, draft: Store) -> None:
+        """Put the next state in place of the present one."""
+        encoder = draft.encoder
+        if encoder.automatic and draft.points is not None and draft.count > max(_GROWTH * encoder.expected, SMALL):
+            self._store = draft
+            self.rebalance()
+        else:
+            self._store = draft.compacted() if draft.count and draft.waste > _WASTE else draft
+
+    def _retrained(self, store: Store, progress: Progress) -> Store:
+        """The same points and ids in new partitions."""
+        wish, rows = store.encoder.config, store.rows
+        if store.encoder.automatic:
+            wish = replace(wish, partitions=None, sample=None, spill=wish.spill or Config.spill)
+        kept = _Kept(store, rows)
+        hidden = hold_out(len(rows), wish.seed)
+        encoder = train_encoder(kept, len(rows), wish, self.d, self._threads, progress, hidden)
+        new = Store(encoder, named=store.names is not None)
+        new.hidden = hidden
+        self._append(new, kept, store.ids_of(rows), None, progress)
+        new.given, new.next_id, new.added, new.distance = store.given, store.next_id, 0, 0.0
+        return new
+
+    def _measure(self, store: Store, queries: Any, rows: Any, progress: Progress) -> list[Measured]:
+        """The curve of settings; nothing where every score is computed anyway."""
+        if len(store.sizes) == 1 or store.count < 2:
+            return []
+        return measure_curve(store, queries, rows, self._threads, progress)
+
+    def _choose(self, store: Store, k: Any, recall: float | None) -> tuple[int, int]:
+        """Partitions and candidates for a search, kept for the next one."""
+        k, target = check_count(k, "k"), self._target if recall is None else check_recall(recall)
+        p = len(store.sizes)
+        if p == 1:  # every score is computed
+            chosen = 1, max(2 * store.n, 1)
+        elif self._curve and target is not None:
+            chosen = interpolate(self._curve, k, target, p)
+        elif recall is None:
+            config = store.encoder.config
+            chosen = config.default_partitions(), config.default_candidates(k)
+        else:
+            raise ValueError(f"recall is {recall}, and the index was never tuned; needed: index.tune() first")
+        if len(store.settings) < 1000:
+            store.settings[k, recall] = chosen
+        return chosen
+
+    def _search(
+        self, store: Store, queries: Any, k: Any, where: Any, partitions: Any, candidates: Any, threads: Any
+    ) -> Result:
+        """The answer from one state."""
+        k = check_count(k, "k")
+        looked, kept = check_count(partitions, "partitions"), check_count(candidates, "candidates")
+        workers = self._threads if threads is None else check_threads(threads)
+        array = as_array(queries, "queries")
+        single = array.ndim == 1
+        array = check_vectors(array[None] if single else array, "queries", d=self.d)
+        searcher = store.searcher
+        allowed = None if where is None else allowed_by(store, where)
+        k = min(k, store.count if allowed is None else allowed.count)
+        if k == 0:
+            ids, scores = np.empty((len(array), 0), np.int64), np.empty((len(array), 0), np.float32)
+        elif allowed is not None and allowed.best_exact(k, looked):
+            ids, scores = allowed.search_exact(array, k, workers)
+            ids = ids if store.numbers is None else store.numbers[ids]
+        else:
+            if allowed is not None:
+                looked = _widened(looked, allowed)
+            bits = store.live if allowed is None else allowed.bits
+            ids, scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
+            looked, kept = min(looked, len(store.sizes)), min(kept, 2 * store.n)
+            searcher.search(array, looked, kept, ids, scores, allowed=bits, threads=workers)
+        named = _shown(store, ids if store.names is None else store.names.of(ids))
+        return Result(named[0], scores[0]) if single else Result(named, scores)
 
 
 def build(
     points: ArrayLike,
     *,
     metric: str = "dot",
+    recall: float | None = 0.95,
+    ids: Any = None,
+    queries: ArrayLike | None = None,
     threads: int | None = None,
     progress: Progress = silent,
     **settings: Any,
 ) -> Index:
-    """An index of the points (n, d); settings are those of aniso.config.Config."""
-    array = np.asarray(points)
-    index = Index.train(array, Config(metric=metric, **settings), threads=threads, progress=progress)
-    index.add(array, progress=progress)
+    """An index of the points (n, d).
+
+    metric      "dot", "cosine" or "l2"
+    recall      the share of the true best points that a search finds unless it is told otherwise; None: not measured
+    ids         int64 or str, one for each point; without them, points are numbered from 0
+    queries     a sample of those to come, for measuring recall; without it, points of the index are used
+    threads     all cores by default
+    settings    those of aniso.Config, for those who know
+    """
+    array = as_array(points, "points")
+    target = None if recall is None else check_recall(recall)
+    given = None if ids is None else as_ids(ids, len(array) if array.ndim else None)
+    if given is not None:
+        check_unique(given)
+    config = Config(metric=metric, **settings)
+    d = check_vectors(array[:1] if array.ndim == 2 else array, "points", rows=1).shape[1]
+    asked = None if queries is None else check_vectors(queries, "queries", d=d, rows=1)
+    check_all(array, d)
+    workers = check_threads(threads)
+    hidden = hold_out(0 if target is None or asked is not None else len(array), config.seed)
+    encoder = train_encoder(array, len(array), config, d, workers, progress, hidden)
+    index = Index(Store(encoder), workers)
+    index.add(array, given, progress=progress)
+    store = index._store
+    store.hidden = hidden
+    store.added, store.distance = 0, 0.0  # drift is that of later points
+    if target is not None:
+        index._target = target
+        index._curve = index._measure(store, asked, lambda rows: check_vectors(array[rows], "points"), progress)
     return index
 
 
-def _check_all(array: NDArray[Any], d: int) -> None:
-    """Check every row, a block at a time, so that nothing large is copied."""
-    for first in range(0, len(array), _ROWS):
-        check_vectors(array[first : first + _ROWS], "points", d=d, first_row=first)
+def open_index(path: str | os.PathLike[str], *, threads: int | None = None, verify: bool = False) -> Index:
+    """Open an index that `Index.save` wrote, by memory map: in milliseconds at any size.
+
+    The header and the shapes of all arrays are checked now, what the arrays say on the first search or change; their
+    checksums only with verify=True, which reads the whole file. What is wrong is a FormatError.
+    """
+    workers = check_threads(threads)
+    opened = open_file(path, verify=verify)
+    return _restored(opened.header, opened.arrays, workers, opened.path)
 
 
-def _count(value: Any, name: str) -> int:
-    return value if type(value) is int and value > 0 else check_count(value, name)
+def _restored(header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads: int, path: str = "a pickle") -> Index:
+    store, measured = archive.from_parts(header, arrays, threads, path)
+    return Index(store, threads, measured)
 
 
-def _prepare(points: F32, metric: str, shift: F32 | None) -> F32:
-    """Points as the codes see them: of norm 1 for cosine, shifted for l2."""
-    if metric == "cosine":
-        return directions(points)
-    return points if shift is None else points - shift
+def _widened(partitions: int, allowed: Allowed) -> int:
+    """Partitions to look at for the same recall among fewer points: their best are farther from the query.
+
+    Found by measuring on GloVe, where the fourth root keeps recall level from all points down to 5% of them.
+    """
+    widened = partitions / math.sqrt(math.sqrt(max(allowed.share, 1e-6)))
+    return min(round(widened), len(allowed.store.sizes))
 
 
-def _mean(array: NDArray[Any], sample: NDArray[np.int64], d: int) -> F32:
-    total = np.zeros(d)
-    for first in range(0, len(sample), _ROWS):
-        total += array[sample[first : first + _ROWS]].sum(axis=0, dtype=np.float64)
-    return (total / len(sample)).astype(np.float32)
+class _Kept:
+    """The points of an index as training reads them: rows by number or slice, restored as they are needed."""
+
+    ndim = 2
+
+    def __init__(self, store: Store, rows: NDArray[np.int64]) -> None:
+        self._store, self._rows = store, rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, numbers: Any) -> F32:
+        return self._store.kept(self._rows[numbers])
 
 
-def _penalty(x: F32, config: Config) -> F32:
-    """eta - 1 of each point: T is relative to its norm, so that all points share one eta."""
-    if config.threshold == 0 or x.shape[1] < 2:
-        return np.zeros(len(x), np.float32)
-    eta = Threshold(config.threshold).weights([1.0], x.shape[1]).eta[0]
-    return np.full(len(x), eta - 1.0, np.float32)
-
-
-def _biases(x: F32, partitions: Partitions, chosen: NDArray[np.int32]) -> NDArray[np.float64]:
-    """What -|x|^2 / 2 is beyond the mean of its partition."""
-    return np.asarray(partitions.halves[chosen] - np.einsum("nd,nd->n", x, x, dtype=np.float64) / 2)
-
-
-def _squares(copy: NDArray[np.int8]) -> F32:
-    wide = [block.astype(np.int32) for block in np.array_split(copy, max(1, len(copy) // _ROWS))]
-    return np.concatenate([np.einsum("nd,nd->n", block, block) for block in wide]).astype(np.float32)
-
-
-def _copy(points: F32, x: F32, config: Config) -> tuple[NDArray[Any], F32]:
-    """The copy kept for rescoring, and the scale of each int8 row."""
-    nothing = np.empty(0, np.float32)
-    whole = x if config.metric == "cosine" else points
-    if config.rescore == "float32":
-        return whole.copy(), nothing
-    if config.rescore == "float16":
-        half = whole.astype(np.float16)
-        if not np.isfinite(half).all():
-            raise ValueError('points go beyond 65504, the largest float16; use rescore="float32" or scale them down')
-        return half, nothing
-    largest = np.abs(x).max(axis=1)
-    scales = np.where(largest > 0, largest / 127, 1.0).astype(np.float32)
-    return np.rint(x / scales[:, None]).astype(np.int8), scales
-
-
-def _train_codebooks(
-    residuals: F32, x: F32, config: Config, rng: np.random.Generator, threads: int, progress: Progress
-) -> Codebooks:
-    """Codebooks of the residuals under the score-aware loss of the points themselves."""
-    books = start_codebooks(residuals, config.subspaces or 1, 16, rng=rng, iterations=10, threads=threads)
-    penalty, units = _penalty(x, config), directions(x)
-    ones, codes = np.ones(len(x)), None
-    for number in range(config.rounds):
-        progress("codebooks", number, config.rounds)
-        codes = books.encode(residuals, x, penalty, scaled=False, sweeps=10, start=codes)
-        books = fit_codewords(books, codes, residuals, units, penalty.astype(np.float64), ones)
-    progress("codebooks", config.rounds, config.rounds)
-    return books
+def _shown(store: Store, ids: IdArray) -> NDArray[Any]:
+    """Ids as results hold them: str is a dtype of NumPy's own there."""
+    return ids.astype(np.str_) if store.names is not None else ids

@@ -55,7 +55,9 @@ def directions(points: NDArray[np.float32]) -> NDArray[np.float32]:
     """Points divided by their norms; zero stays zero."""
     norms = np.sqrt(np.einsum("nd,nd->n", points, points, dtype=np.float64))
     inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-    units: NDArray[np.float32] = (points * inverse[:, None]).astype(np.float32)
+    if inverse.max(initial=0.0) < 1e30:  # fits float32, which is faster
+        inverse = inverse.astype(np.float32)
+    units: NDArray[np.float32] = (points * inverse[:, None]).astype(np.float32, copy=False)
     return units
 
 

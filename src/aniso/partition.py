@@ -6,31 +6,47 @@ are cells of plain k-means, searched in the order of their distance.
 
 Centroids are stored in 8 bits, and what is stored is what they are: residuals are taken from the stored centroid, so
 that its score plus that of the residual's code loses nothing to the rounding.
+
+Many partitions are grouped: a query scores the groups first, then only the partitions of the nearest groups. Partitions
+are numbered so that 8 in a row are a group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aniso import _core
-from aniso.kmeans import directions, nearest, refill_empty
+from aniso.kmeans import directions, kmeans, nearest, refill_empty
 from aniso.layout import pack_centroids
 from aniso.progress import Progress, silent
 
-__all__ = ["Partitions", "train"]
+__all__ = ["Packed", "Partitions", "train"]
 
 F32 = NDArray[np.float32]
 _ROWS = 16384  # points looked at together
-_COARSE_SAMPLE, _COARSE_POINTS = 50_000, 32  # points that coarse iterations look at: in all, and per partition
+_COARSE_SAMPLE, _COARSE_POINTS = 25_000, 12  # points that coarse iterations look at: in all, and per partition
 _FINE_ITERATIONS = 3
 _LARGE = 4.0  # times the mean size: larger partitions are divided
 _NORM_QUANTILE = 0.9  # of the norms of a partition, by which it is ordered
+_LOOKED, _LOOKED_SPILL = 4, 24  # near partitions among which a point's first, or first and second are chosen
+_GROUP = 8  # partitions in a group: as many as the kernel scores at once
+_GROUPED = 1024  # partitions from which on they are grouped: for fewer, scoring all is as fast
 
 Rows = Callable[[NDArray[np.int64]], F32]  # the points of some row numbers, ready for arithmetic
+
+
+class Packed(NamedTuple):
+    """Centroids as a query meets them: what counts is s * unit * scale + bias, s = <query bytes, centroid bytes>."""
+
+    centroids: NDArray[np.int8]  # (blocks, d4 / 4, 8, 4)
+    sums: NDArray[np.int32]  # (8 * blocks,) 64 times their sums
+    scales: F32  # (2 or 4, 8 * blocks) scales and biases of the order, and of the base of scores
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,7 @@ class Partitions:
     scales: F32  # (p,)
     norms: F32  # (p,) a large norm of the points of each partition
     halves: F32  # (p,) the mean of |x|^2 / 2 over the points of each partition
+    unit: bool = False  # points come with norm 1
     threads: int = 1
 
     @property
@@ -50,59 +67,93 @@ class Partitions:
         """The centroids that residuals are taken from, (p, d)."""
         return self.bytes * self.scales[:, None]
 
-    def assign(self, points: F32) -> NDArray[np.int32]:
-        """The partition of each point."""
-        return nearest(points if self.l2 else directions(points), self.assigners, threads=self.threads)[0]
+    def assign(self, points: F32, spill: float | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
+        """The partition of each point and, unless spill is None, a second one (SOAR).
 
-    def spill(self, points: F32, firsts: NDArray[np.int32], strength: float, gram: F32) -> NDArray[np.int32]:
-        """The second partition of each point (SOAR): least |x-c|^2 + strength <x-c, r/|r|>^2, r = x - first."""
-        x = points if self.l2 else directions(points)
-        residuals = x - self.assigners[firsts]
-        lengths = np.sqrt(np.einsum("nd,nd->n", residuals, residuals, dtype=np.float64))
-        inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-        along = np.einsum("nd,nd->n", x, residuals, dtype=np.float64) * inverse
-        codes, costs = np.empty(len(x), np.int32), np.empty(len(x), np.float32)
-        _core.assign_spill(
+        The second has the least |x-c|^2 + spill <x-c, r/|r|>^2, where r is what the first leaves of the point.
+        """
+        return self._routes.assign(points if self.l2 or self.unit else directions(points), spill, self.threads)
+
+    @cached_property
+    def _routes(self) -> Routes:
+        return Routes.to(self.assigners, self.l2)
+
+    def packed(self) -> Packed:
+        """The partitions for the search, with four rows of scales: order and base."""
+        p = len(self.bytes)
+        packed = _pack(self.bytes, self.scales, self.norms, self.l2)
+        table = np.zeros((4, packed.scales.shape[1]), np.float32)
+        table[:2] = packed.scales
+        table[2, :p] = self.scales
+        if self.l2:
+            table[3, :p] = -self.halves
+        return packed._replace(scales=table)
+
+    def packed_groups(self) -> Packed | None:
+        """The groups for the search: the means of their partitions' assigners, with the largest of their norms."""
+        return _pack_groups(self.assigners, self.norms, self.l2)
+
+
+class Routes(NamedTuple):
+    """What finds the nearest of many assigners fast: they and their groups in 8 bits."""
+
+    assigners: F32
+    partitions: Packed
+    groups: Packed | None
+
+    @classmethod
+    def to(cls, assigners: F32, l2: bool) -> Routes:
+        """Routes to these assigners."""
+        ones = np.ones(len(assigners), np.float32)
+        return cls(assigners, _pack(*_to_bytes(assigners), ones, l2), _pack_groups(assigners, ones, l2))
+
+    def assign(self, x: F32, spill: float | None, threads: int) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
+        """The nearest assigner of each point, and the one to spill into unless spill is None."""
+        firsts = np.empty(len(x), np.int32)
+        seconds = None if spill is None else np.empty_like(firsts)
+        groups = self.groups
+        _core.assign_partitions(
             x,
             self.assigners,
-            gram,
+            *self.partitions,
+            groups and groups.centroids,
+            groups and groups.sums,
+            groups and groups.scales,
+            _LOOKED if spill is None else _LOOKED_SPILL,
+            spill or 0.0,
             firsts,
-            along.astype(np.float32),
-            inverse.astype(np.float32),
-            strength,
-            codes,
-            costs,
-            threads=self.threads,
+            seconds,
+            threads=threads,
         )
-        return codes
+        return firsts, seconds
 
-    def gram(self) -> F32:
-        """Inner products of the assigners, as `spill` needs them."""
-        p = len(self.assigners)
-        out = np.empty((p, -(-p // 32) * 32), np.float32)
-        _core.gram(self.assigners, out, threads=self.threads)
-        return out
 
-    def packed(self) -> tuple[NDArray[np.int8], NDArray[np.int32], F32]:
-        """For the search: packed centroids, 64 times their sums, and (4, p padded) scales and biases of order and base.
+def _pack(values: NDArray[np.int8], scales: F32, norms: F32, l2: bool) -> Packed:
+    """Centroids for the search, in the order of <q, c/|c|> times a norm, or of -|q - c|^2."""
+    p = len(values)
+    padded = -(-p // 8) * 8
+    sums = np.zeros(padded, np.int32)
+    sums[:p] = 64 * values.astype(np.int32).sum(axis=1)
+    centroids = values * scales[:, None].astype(np.float64)
+    squared = np.einsum("pd,pd->p", centroids, centroids)
+    table = np.zeros((2, padded), np.float32)
+    table[0, :p] = scales
+    if l2:
+        table[1, :p] = -squared / 2
+    else:
+        lengths = np.sqrt(squared)
+        table[0, :p] *= np.divide(norms, lengths, out=np.zeros(p), where=lengths > 0)
+    return Packed(pack_centroids(values), sums, table)
 
-        What counts is s * unit * scale + bias, of the integer s = <query bytes, centroid bytes> and the query's unit.
-        """
-        p = len(self.bytes)
-        padded = -(-p // 8) * 8
-        sums = np.zeros(padded, np.int32)
-        sums[:p] = 64 * self.bytes.astype(np.int32).sum(axis=1)
-        centroids = self.centroids.astype(np.float64)
-        squared = np.einsum("pd,pd->p", centroids, centroids)
-        table = np.zeros((4, padded), np.float32)
-        table[1, p:] = -np.finfo(np.float32).max / 2  # places without a partition come last
-        table[0, :p] = table[2, :p] = self.scales
-        if self.l2:
-            table[1, :p], table[3, :p] = -squared / 2, -self.halves
-        else:
-            lengths = np.sqrt(squared)
-            table[0, :p] *= np.divide(self.norms, lengths, out=np.zeros(p), where=lengths > 0)
-        return pack_centroids(self.bytes), sums, table
+
+def _pack_groups(assigners: F32, norms: F32, l2: bool) -> Packed | None:
+    """The mean of every 8 assigners, with the largest of their norms; nothing where there are few."""
+    p = len(assigners)
+    if p < _GROUPED:
+        return None
+    firsts = np.arange(0, p, _GROUP)
+    means = np.add.reduceat(assigners.astype(np.float64), firsts) / np.minimum(_GROUP, p - firsts)[:, None]
+    return _pack(*_to_bytes(means), np.maximum.reduceat(norms, firsts), l2)
 
 
 def train(
@@ -111,12 +162,15 @@ def train(
     p: int,
     *,
     l2: bool,
+    unit: bool,
     rng: np.random.Generator,
     iterations: int,
     threads: int = 1,
     progress: Progress = silent,
 ) -> Partitions:
     """K-means over the sampled rows, a block at a time, then centroids and norms from the final assignment.
+
+    unit says that the rows have norm 1 as they come.
 
     All but the last few iterations look at a part of a large sample; partitions that get too large are divided.
     """
@@ -126,17 +180,20 @@ def train(
 
     def ready(block: NDArray[np.int64]) -> F32:
         x = rows(block)
-        return x if l2 else directions(x)
+        return x if l2 or unit else directions(x)
 
     part = sample[:: max(1, len(sample) // max(_COARSE_SAMPLE, _COARSE_POINTS * p))]
     assigners = ready(np.sort(rng.choice(sample, p, replace=False)))
+    coarse = max(0, iterations - _FINE_ITERATIONS)
     for iteration in range(iterations):
         progress("partitions", iteration, iterations)
-        fine = iteration >= iterations - _FINE_ITERATIONS
+        if iteration >= coarse and p >= _GROUPED:
+            assigners = assigners[_in_groups(assigners, rng)]
         sums, totals, worst = np.zeros(assigners.shape), np.zeros(p), []
-        for block in blocks(sample if fine else part):
+        routes = Routes.to(assigners, l2) if iteration >= coarse else None
+        for block in blocks(sample if routes else part):
             x = ready(block)
-            codes, costs = nearest(x, assigners, threads=threads)
+            codes, costs = _nearest(x, routes, threads) if routes else nearest(x, assigners, threads=threads)
             _add_sums(x, codes, sums, totals, threads)
             far = np.argsort(-costs, kind="stable")[:32]
             worst.append((costs[far], x[far]))
@@ -149,19 +206,54 @@ def train(
 
     sums, totals = np.zeros(assigners.shape), np.zeros(p)
     all_codes, all_norms = [], []
+    routes = Routes.to(assigners, l2)
     for block in blocks(sample):
         x = rows(block)
-        codes = nearest(x if l2 else directions(x), assigners, threads=threads)[0]
+        codes = routes.assign(x if l2 or unit else directions(x), None, threads)[0]
         _add_sums(x, codes, sums, totals, threads)
         all_codes.append(codes)
         all_norms.append(np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64)))
     means = np.where(totals[:, None] > 0, sums / np.maximum(totals, 1)[:, None], assigners)
-    largest = np.abs(means).max(axis=1)
-    scales = np.where(largest > 0, largest / 63, 1.0).astype(np.float32)
-    values = np.rint(means / scales[:, None]).astype(np.int8)
+    values, scales = _to_bytes(means)
     norms, codes = np.concatenate(all_norms), np.concatenate(all_codes)
     halves = np.bincount(codes, norms**2 / 2, p) / np.maximum(np.bincount(codes, minlength=p), 1)
-    return Partitions(l2, assigners, values, scales, _quantiles(norms, codes, p), halves.astype(np.float32), threads)
+    large = _quantiles(norms, codes, p)
+    return Partitions(l2, assigners, values, scales, large, halves.astype(np.float32), unit, threads)
+
+
+def _to_bytes(values: NDArray[np.floating]) -> tuple[NDArray[np.int8], F32]:
+    """Rows as whole numbers from -63 to 63, and the unit of each row."""
+    largest = np.abs(values).max(axis=1)
+    scales = np.where(largest > 0, largest / 63, 1.0).astype(np.float32)
+    return np.rint(values / scales[:, None]).astype(np.int8), scales
+
+
+def _nearest(x: F32, routes: Routes, threads: int) -> tuple[NDArray[np.int32], F32]:
+    """The nearest assigner of each point, and the squared distance to it."""
+    codes = routes.assign(x, None, threads)[0]
+    residuals = x - routes.assigners[codes]
+    return codes, np.einsum("nd,nd->n", residuals, residuals)
+
+
+def _in_groups(assigners: F32, rng: np.random.Generator) -> NDArray[np.int64]:
+    """An order of the partitions in which 8 in a row are near each other.
+
+    Sets are halved by 2-means, at multiples of 8, until 8 are left.
+    """
+    done, todo = [], [np.arange(len(assigners))]
+    while todo:
+        numbers = todo.pop()
+        if len(numbers) <= _GROUP:
+            done.append(numbers)
+            continue
+        x = assigners[numbers]
+        found = kmeans(x, 2, rng=rng, iterations=3)
+        along = np.einsum("nd,d->n", x, found.centroids[1] - found.centroids[0])
+        most = -(-len(numbers) // _GROUP) - 1
+        half = _GROUP * min(max(round(np.count_nonzero(found.codes == 0) / _GROUP), 1), most)
+        order = np.argsort(along, kind="stable")
+        todo += [numbers[order[half:]], numbers[order[:half]]]
+    return np.concatenate(done)
 
 
 def _add_sums(

@@ -3,6 +3,7 @@
 n points, d dimensions, m codebooks, k codewords in each (16 or 256); y = sum_j codewords[j, codes[j]]. A score is a sum
 of m table lookups, as with product codes, but codewords that may point anywhere fit the points better: product
 quantization is the special case in which codebook j is zero outside of subspace j, and training starts there.
+With the plain loss, 8 bits per code and no scale this is local search quantization (LSQ).
 
 With scale_bits, codes and codebooks are chosen for the largest cosine of x and y, and the scale removes the error along
 the direction in which queries are expected: that of x, or E[q | x] where a sample of queries is given to fit.
@@ -18,7 +19,10 @@ from numpy.typing import ArrayLike, NDArray
 from aniso import _core
 from aniso.errors import NotFittedError, check_count, check_seed, check_threads, check_vectors
 from aniso.exact import multiply
+from aniso.kmeans import directions
+from aniso.loss import Loss, Weights, check_loss
 from aniso.progress import Progress, silent
+from aniso.quantizers.additive_codebooks import decode_sum, fit_codewords, gram, solve_codewords
 from aniso.quantizers.codebooks import Codes, start_codebooks
 from aniso.quantizers.protocol import check_bits, check_codes, score_decoded
 from aniso.quantizers.scale import ScaleCodes, expected_query
@@ -28,7 +32,7 @@ __all__ = ["AdditiveQuantizer"]
 _ROWS = 8192  # points encoded in one call into the core: the longest an interrupt waits
 _SWEEPS = 20  # most sweeps of one descent
 _KICKS = 4  # codes replaced at random before a new descent
-_RIDGE = 1e-3  # of the codebook update, towards the present codewords and relative to a codeword's mean count
+_DENSE = 2048  # codewords in all up to which the plain update solves one dense system
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
@@ -39,7 +43,8 @@ class AdditiveQuantizer:
 
     codebooks       m
     bits_per_code   4 or 8
-    scale_bits      0, 8 or 16: the bits of the per-point scale, 0 for none (the plain squared error is then minimised)
+    loss            Reconstruction() (default) or a score-aware loss from aniso.loss
+    scale_bits      0, 8 or 16: the bits of the per-point scale, 0 for none
     rounds          codebook updates
     restarts        new descents from a disturbed code, in encoding: more is slower and better
     sample          most points used in training, chosen by the seed
@@ -65,6 +70,7 @@ class AdditiveQuantizer:
         codebooks: int,
         *,
         bits_per_code: int = 4,
+        loss: Loss | None = None,
         scale_bits: int = 8,
         rounds: int = 12,
         restarts: int = 8,
@@ -74,6 +80,7 @@ class AdditiveQuantizer:
     ) -> None:
         self.codebooks = check_count(codebooks, "codebooks")
         self.bits_per_code, self.scale_bits = check_bits(bits_per_code, scale_bits)
+        self.loss = check_loss(loss)
         self.rounds = check_count(rounds, "rounds", least=0)
         self.restarts = check_count(restarts, "restarts", least=0, most=10_000)
         self.sample = check_count(sample, "sample")
@@ -105,12 +112,13 @@ class AdditiveQuantizer:
         for j, words in enumerate(start.codewords):
             first, last = start.starts[j], start.starts[j + 1]
             codewords[j, :, first:last] = words[:, : last - first]
-        losses = [self._loss(codewords, x, codes)]
+        weights, units = self._weights(x), directions(x)
+        losses = [self._loss(codewords, x, units, codes, weights)]
         for number in range(self.rounds):
             progress("codebooks", number, self.rounds)
-            moved = self._update(codewords, x, codes)
+            moved = self._update(codewords, x, units, codes, weights)
             moved_codes = self._encode(moved, x, start=codes, restarts=min(self.restarts, 6), seed=number)
-            loss = self._loss(moved, x, moved_codes)
+            loss = self._loss(moved, x, units, moved_codes, weights)
             if loss >= losses[-1]:
                 break
             codewords, codes = moved, moved_codes
@@ -120,7 +128,7 @@ class AdditiveQuantizer:
         direction = None if asked is None or not self.scale_bits else expected_query(x, asked, threads=self.threads)
         scales = None
         if self.scale_bits:
-            scales = ScaleCodes.fit(_scales(x, _decode(codewords, codes), direction), bits=self.scale_bits)
+            scales = ScaleCodes.fit(_scales(x, decode_sum(codewords, codes), direction), bits=self.scale_bits)
         self.codewords, self.scales, self.direction, self.losses = codewords, scales, direction, losses
         return self
 
@@ -129,14 +137,14 @@ class AdditiveQuantizer:
         codewords = self._fitted()
         x = check_vectors(points, "points", d=codewords.shape[2])
         codes = np.empty((len(x), self.codebooks + self.scale_bits // 8), np.uint8)
-        gram = _gram(codewords)
+        products = gram(codewords)
         for first in range(0, len(x), _ROWS):
             progress("encode", first, len(x))
             rows = slice(first, first + _ROWS)
-            chosen = self._encode(codewords, x[rows], gram=gram, restarts=self.restarts, seed=self.seed)
+            chosen = self._encode(codewords, x[rows], products=products, restarts=self.restarts, seed=self.seed)
             codes[rows, : self.codebooks] = chosen
             if self.scales:
-                scales = _scales(x[rows], _decode(codewords, chosen), self.direction)
+                scales = _scales(x[rows], decode_sum(codewords, chosen), self.direction)
                 codes[rows, self.codebooks :] = self.scales.encode(scales)
         progress("encode", len(x), len(x))
         return codes
@@ -145,7 +153,7 @@ class AdditiveQuantizer:
         """The points that the codes stand for, (n, d)."""
         codewords = self._fitted()
         names = check_codes(codes, self.codebooks, self.scale_bits // 8, codewords.shape[1])
-        decoded = _decode(codewords, names[:, : self.codebooks])
+        decoded = decode_sum(codewords, names[:, : self.codebooks])
         if self.scales:
             decoded *= self.scales.decode(names[:, self.codebooks :])[:, None]
         return decoded
@@ -166,15 +174,15 @@ class AdditiveQuantizer:
         *,
         restarts: int,
         seed: int,
-        gram: F32 | None = None,
+        products: F32 | None = None,
         start: Codes | None = None,
     ) -> Codes:
         codes = np.zeros((len(x), self.codebooks), np.uint8) if start is None else start.copy()
         _core.encode_additive(
             x,
-            np.zeros(len(x), np.float32),
+            (self._weights(x).eta - 1.0).astype(np.float32),
             codewords,
-            _gram(codewords) if gram is None else gram,
+            gram(codewords) if products is None else products,
             codes,
             scaled=self.scale_bits > 0,
             warm=start is not None,
@@ -193,50 +201,27 @@ class AdditiveQuantizer:
         dots, squares = _dots(x, y), _dots(y, y)
         return np.divide(dots, squares, out=np.zeros_like(dots), where=(squares > 0) & (dots > 0))
 
-    def _loss(self, codewords: F32, x: F32, codes: Codes) -> float:
-        """The mean squared error, under the best scale where there is one."""
-        y = _decode(codewords, codes)
+    def _weights(self, x: F32) -> Weights:
+        """The weights of the loss; a scale removes the parallel error, so that under it every eta asks for the same."""
+        weights = self.loss.weights(np.linalg.norm(x.astype(np.float64), axis=1), x.shape[1])
+        return weights._replace(eta=np.ones(len(x))) if self.scale_bits else weights
+
+    def _loss(self, codewords: F32, x: F32, units: F32, codes: Codes, weights: Weights) -> float:
+        """The mean loss of the points, under the best scale where there is one."""
+        y = decode_sum(codewords, codes)
         error = x - y * self._best_scales(x, y)[:, None].astype(np.float32)
-        return float(np.mean(_dots(error, error)))
+        losses = _dots(error, error) + (weights.eta - 1.0) * _dots(error, units) ** 2
+        return float(np.mean(weights.importance * losses))
 
-    def _update(self, codewords: F32, x: F32, codes: Codes) -> F32:
-        """The codewords of least loss for these codes and their best scales s: least squares on targets x / s.
-
-        All dimensions share one matrix: how often two codewords meet in a point, weighted by s^2.
-        """
-        m, k, d = codewords.shape
-        scales = self._best_scales(x, _decode(codewords, codes))
-        meetings = np.zeros((m, k, m, k))
-        for a in range(m):
-            for b in range(a, m):
-                pairs = codes[:, a].astype(np.int64) * k + codes[:, b]
-                meetings[a, :, b] = np.bincount(pairs, scales**2, minlength=k * k).reshape(k, k)
-                meetings[b, :, a] = meetings[a, :, b].T
-        matrix = meetings.reshape(m * k, m * k)
-        sums, totals = np.empty((m, k, d)), np.empty(k)
-        for j in range(m):
-            groups = codes[:, j].astype(np.int32)
-            _core.sum_by_group(x, scales.astype(np.float32), groups, sums[j], totals, threads=self.threads)
-        ridge = _RIDGE * len(x) / k
-        targets = sums.reshape(m * k, d) + ridge * codewords.reshape(m * k, d)
-        matrix[np.diag_indices(m * k)] += ridge
-        solved = np.ascontiguousarray(targets.T)
-        _core.solve_spd(matrix, solved, threads=self.threads)
-        return np.ascontiguousarray(solved.T, np.float32).reshape(m, k, d)
-
-
-def _gram(codewords: F32) -> F32:
-    flat = codewords.reshape(-1, codewords.shape[2])
-    out = np.empty((len(flat), (len(flat) + 31) // 32 * 32), np.float32)
-    _core.gram(flat, out)
-    return np.ascontiguousarray(out[:, : len(flat)])
-
-
-def _decode(codewords: F32, codes: Codes) -> F32:
-    decoded = np.zeros((len(codes), codewords.shape[2]), np.float32)
-    for j, words in enumerate(codewords):
-        decoded += words[codes[:, j]]
-    return decoded
+    def _update(self, codewords: F32, x: F32, units: F32, codes: Codes, weights: Weights) -> F32:
+        """The codewords of least loss for these codes; with scales, |x - s y|^2 = s^2 |x / s - y|^2 of the best s."""
+        scales = self._best_scales(x, decode_sum(codewords, codes))
+        inverse = np.divide(1.0, scales, out=np.zeros_like(scales), where=scales > 0)
+        targets, importance = (x * inverse[:, None]).astype(np.float32), weights.importance * scales**2
+        penalty = weights.eta - 1.0
+        if not penalty.any() and codewords.shape[0] * codewords.shape[1] <= _DENSE:
+            return solve_codewords(codewords, codes, targets, importance, threads=self.threads)
+        return fit_codewords(codewords, codes, targets, units, penalty, importance, threads=self.threads)
 
 
 def _dots(a: F32, b: F32) -> F64:

@@ -86,11 +86,17 @@ class ProductQuantizer:
         return self.subspaces * self.bits_per_code + self.scale_bits
 
     def fit(
-        self, points: ArrayLike, *, queries: ArrayLike | None = None, progress: Progress = silent
+        self,
+        points: ArrayLike,
+        *,
+        queries: ArrayLike | None = None,
+        start: Codebooks | None = None,
+        progress: Progress = silent,
     ) -> ProductQuantizer:
         """Learn the codebooks from points (n, d), or from a sample of them.
 
         With queries (a sample of those expected), the loss is that of the elliptical query distribution they suggest.
+        start are codebooks to go on from, instead of those of the plain loss that k-means finds.
         """
         x = check_vectors(points, "points", rows=1)
         d = x.shape[1]
@@ -105,7 +111,10 @@ class ProductQuantizer:
 
         weights = self._weights(x)
         k = 1 << self.bits_per_code
-        books = start_codebooks(x, self.subspaces, k, rng=rng, threads=self.threads, progress=progress)
+        if start is not None and ((*start.codewords.shape[:2], start.d) != (self.subspaces, k, d)):
+            given = f"{start.codewords.shape[0]} codebooks of {start.codewords.shape[1]} over {start.d} dimensions"
+            raise ValueError(f"start has {given}; needed: {self.subspaces} of {k} over {d}")
+        books = start or start_codebooks(x, self.subspaces, k, rng=rng, threads=self.threads, progress=progress)
         units = directions(x)
         codes = self._codes(books, x, weights)
         losses = [self._loss(books, x, units, codes, weights)]

@@ -1,0 +1,109 @@
+"""How close the kernels of a search come to what the processor can do, and where a query's time goes.
+
+    python benchmarks/kernels.py [--data glove-100-angular] [--clock 3.24]
+
+The limit of the scan is two 256-bit shuffles per cycle, 64 lookups; that of centroid scores is 64 multiply-adds per
+cycle (two vpmaddubsw of 32 products each). Every figure is the best of many short runs on one pinned core: a shared
+host only ever makes it worse. `clock` is the processor's rate in GHz while it runs vector code, which no counter tells
+on a virtual machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from aniso import _core, datasets
+from aniso.index import Index, build
+from aniso.layout import pack_centroids
+
+BLOCK, SUBSPACES, GROUP = 32, 50, 10
+LOOKUPS, PRODUCTS = 64.0, 64.0  # per cycle, at most
+SETTINGS = ((26, 60), (50, 90), (175, 160))  # partitions, candidates: recall 0.90, 0.95, 0.99 on glove-100-angular
+
+
+def best(call: Callable[[], object], seconds: float = 1.5) -> float:
+    """The shortest time of one call."""
+    shortest, end = float("inf"), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        shortest = min(shortest, time.perf_counter() - start)
+    return shortest
+
+
+def scan(clock: float) -> Iterator[str]:
+    rng = np.random.default_rng(0)
+    tables = rng.integers(0, 25, (4, SUBSPACES, 16), dtype=np.uint8)
+    least = np.full(4, 60_000, np.uint32)  # nothing gets there: lookups alone are timed
+    yield "| codes | queries at a time | ns per point and query | lookups per cycle | of the limit |"
+    yield "|---|---|---|---|---|"
+    for kilobytes in (200, 8_000, 64_000):
+        blocks = kilobytes * 1000 // (SUBSPACES // 2 * BLOCK)
+        codes = rng.integers(0, 256, (blocks, SUBSPACES // 2, BLOCK), dtype=np.uint8)
+        n = blocks * BLOCK
+        hits = np.empty((4, n, 2), np.uint32)
+        one = best(partial(_core.scan, codes, tables[0], GROUP, 0, n, 60_000, hits[0]))
+        four = best(partial(_core.scan_four, codes, tables, GROUP, 0, n, least, hits)) / 4
+        for queries, took in ((1, one), (4, four)):
+            rate = n * SUBSPACES / (took * clock * 1e9)
+            yield f"| {kilobytes:,} kB | {queries} | {took / n * 1e9:.2f} | {rate:.1f} | {rate / LOOKUPS:.2f} |"
+
+
+def centroids(clock: float) -> Iterator[str]:
+    rng = np.random.default_rng(0)
+    yield "| centroids x dimensions | us | multiply-adds per cycle | of the limit |"
+    yield "|---|---|---|---|"
+    for p in (500, 2000, 4000):
+        packed = pack_centroids(rng.integers(-63, 64, (p, 100)).astype(np.int8))
+        query = rng.integers(0, 128, 4 * packed.shape[1]).astype(np.uint8)
+        # A hundred times over, so that the checks of the binding, once per call, do not count.
+        blocks = np.tile(np.arange(len(packed), dtype=np.uint32), 100)
+        sums, scores = np.zeros(8 * len(packed), np.int32), np.empty(8 * len(blocks), np.int32)
+        took = best(partial(_core.score_centroids, query, packed, sums, blocks, scores)) / 100
+        rate = p * 100 / (took * clock * 1e9)
+        yield f"| {p} x 100 | {took * 1e6:.2f} | {rate:.1f} | {rate / PRODUCTS:.2f} |"
+
+
+def stages(name: str, partitions: int, rescore: str) -> Iterator[str]:
+    data = datasets.load(name)
+    index: Index = build(data.points, metric=data.metric, recall=None, partitions=partitions, rescore=rescore)
+    queries = np.ascontiguousarray(data.queries[np.random.default_rng(1).permutation(len(data.queries))[:1000]])
+    searcher = index._store.searcher
+    width = data.points.shape[1] * {"float32": 4, "float16": 2, "int8": 1}[rescore]
+    yield "| partitions, candidates | us | route | tables | scan | rescore | points | ns per point | rescored GB/s |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    for looked, kept in SETTINGS:
+        runs = [searcher.profile(queries, 10, looked, kept) for _ in range(12)]
+        names = ("prepare", "route", "tables", "scan", "rescore")
+        least = min(runs, key=lambda run: sum(run[stage] for stage in names))
+        us = {stage: least[stage] / len(queries) * 1e6 for stage in names}
+        total, points = sum(us.values()), least["scanned"] / len(queries)
+        cells = [f"{us[stage]:.1f} ({us[stage] / total:.0%})" for stage in names[1:]]
+        cells += [f"{points:,.0f}", f"{us['scan'] / points * 1e3:.2f}", f"{kept * width / us['rescore'] / 1e3:.1f}"]
+        yield f"| {looked}, {kept} | {total:.1f} | " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="glove-100-angular")
+    parser.add_argument("--partitions", type=int, default=4000)
+    parser.add_argument("--rescore", default="float16")
+    parser.add_argument("--clock", type=float, default=3.24, help="GHz")
+    options = parser.parse_args()
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    for title, lines in (("The scan", scan(options.clock)), ("Centroids", centroids(options.clock))):
+        print(f"## {title}\n", *lines, "", sep="\n")
+    os.sched_setaffinity(0, cores)
+    print("## Where a query's time goes\n", *stages(options.data, options.partitions, options.rescore), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+// Many queries at a time. Each query chooses its partitions; queries that begin with neighbouring partitions are taken
+// together, and the codes of each partition serve all the queries that chose it, four at a time. Candidates are the
+// best by integer score and slot, whatever the order of the scan, so results equal those of single queries.
+#include <algorithm>
+#include <numeric>
+
+#include "search.h"
+
+namespace aniso {
+
+namespace {
+
+constexpr std::size_t together = 512;  // queries whose tables and candidates are kept at a time: a few MB
+
+}  // namespace
+
+std::size_t Search::many(const float* queries, std::size_t count, const Wish& asked, std::int64_t* ids, float* scores) {
+  std::unique_ptr<Workspace> workspace = borrow();
+  Workspace& at = *workspace;
+  at.stages = nullptr;
+  Wish wish = asked;
+  wish.candidates = std::max(wish.candidates, wish.k);
+  wish.partitions = std::min(std::max<std::size_t>(wish.partitions, 1), view_.routes.p);
+  at.floor.suit(wish.partitions, wish.candidates);
+  // The first few queries go alone, and teach where scores end.
+  std::size_t done = 0, least = wish.k;
+  for (; done < count && (wish.allowed || count < 32 || !at.floor.known()); ++done)
+    least = std::min(least, search(queries + done * view_.d, at, wish, ids + done * wish.k, scores + done * wish.k));
+  while (at.queries.size() < std::min(count, together)) fit(at.queries.emplace_back());
+
+  // All queries choose their partitions, and are put in the order of the best.
+  at.routes.resize(count);
+  at.turns.resize(count - done);
+  std::iota(at.turns.begin(), at.turns.end(), static_cast<std::uint32_t>(done));
+  for (std::size_t i = done; i < count; ++i) {
+    prepare(queries + i * view_.d, at, at.query);
+    choose_partitions(at, at.query, wish.partitions);
+    at.routes[i].swap(at.query.chosen);
+  }
+  std::sort(at.turns.begin(), at.turns.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const std::uint32_t first = at.routes[a].empty() ? 0 : at.routes[a][0].partition;
+    const std::uint32_t other = at.routes[b].empty() ? 0 : at.routes[b][0].partition;
+    return first != other ? first < other : a < b;
+  });
+  for (std::size_t begin = 0; begin < at.turns.size(); begin += together)
+    least = std::min(least, scan_chunk(at, queries, at.turns.data() + begin,
+                                       std::min(together, at.turns.size() - begin), wish, ids, scores));
+  give_back(std::move(workspace));
+  return least;
+}
+
+// The queries turns[0 .. count - 1], which chose at.routes; returns the least number of points that one found.
+std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::uint32_t* turns, std::size_t count,
+                               const Wish& wish, std::int64_t* ids, float* scores) const {
+  // Sorted by partition, by counting: starts[p + 1] is first the number of pairs of p, then where the next begins.
+  at.starts.assign(view_.routes.p + 2, 0);
+  std::size_t total = 0, least = wish.k;
+  for (std::size_t i = 0; i < count; ++i) {
+    Query& query = at.queries[i];
+    prepare(queries + turns[i] * view_.d, at, query);
+    query.chosen.swap(at.routes[turns[i]]);
+    make_tables(at, query, wish.candidates, true);
+    for (const Chosen& chosen : query.chosen) ++at.starts[chosen.partition + 2];
+    total += query.chosen.size();
+  }
+  std::partial_sum(at.starts.begin(), at.starts.end(), at.starts.begin());
+  at.pairs.resize(total);
+  for (std::uint32_t i = 0; i < count; ++i)
+    for (std::uint32_t j = 0; j < at.queries[i].chosen.size(); ++j) {
+      const std::uint32_t partition = at.queries[i].chosen[j].partition;
+      at.pairs[at.starts[partition + 1]++] = {partition, i, j};
+    }
+  for (std::size_t first = 0, last; first < total; first = last) {
+    for (last = first + 1; last < total && last < first + 4; ++last)
+      if (at.pairs[last].partition != at.pairs[first].partition) break;
+    scan_together(at, first, last - first, wish.allowed);
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    Query& query = at.queries[i];
+    std::int64_t* own_ids = ids + turns[i] * wish.k;
+    float* own_scores = scores + turns[i] * wish.k;
+    if (!query.candidates.low_enough() || rescore(query, wish.k, own_ids, own_scores) < wish.k)
+      least = std::min(least, search(queries + turns[i] * view_.d, at, wish, own_ids, own_scores));
+    query.chosen.swap(at.routes[turns[i]]);
+  }
+  return least;
+}
+
+// One partition for up to four queries.
+void Search::scan_together(Workspace& at, std::size_t first, std::size_t count, const std::uint8_t* allowed) const {
+  const Pair* pairs = at.pairs.data() + first;
+  if (count < 3) {
+    for (std::size_t i = 0; i < count; ++i)
+      scan(at, at.queries[pairs[i].query], pairs[i].number, pairs[i].number + 1, allowed);
+    return;
+  }
+  const std::size_t partition = pairs[0].partition;
+  ScanFour four{view_.codes, {}, view_.rows, view_.group_rows, {}, {}, {}};
+  std::size_t counts[4];
+  std::int64_t bases[4];
+  for (std::size_t i = 0; i < 4; ++i) {
+    const Pair& pair = pairs[i < count ? i : 0];  // where there are three, the fourth finds nothing
+    const Query& query = at.queries[pair.query];
+    four.tables[i] = query.tables.data();
+    four.hits[i] = at.hits.data() + i * view_.largest;
+    four.counts[i] = counts + i;
+    bases[i] = units(query, query.chosen[pair.number].base);
+    const std::int64_t least = std::clamp<std::int64_t>(query.candidates.threshold() - bases[i], 0, 1 << 20);
+    four.least[i] = i < count ? static_cast<std::uint32_t>(least) : 1 << 20;
+  }
+  kernels_.scan_four(four, static_cast<std::size_t>(view_.first_blocks[partition]),
+                     static_cast<std::size_t>(view_.sizes[partition]));
+  for (std::size_t i = 0; i < count; ++i)
+    take_hits(at.queries[pairs[i].query], four.hits[i], counts[i], bases[i], allowed);
+}
+
+}  // namespace aniso

@@ -1,0 +1,131 @@
+// Scores groups and partitions in 8 bits and selects the best.
+#include "router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+
+#include "keys.h"
+
+namespace aniso {
+
+namespace {
+
+// The z that a standard normal number exceeds with probability `share` below 1/2 (Abramowitz and Stegun, 26.2.22:
+// within 0.003).
+float normal_quantile(float share) {
+  const float t = std::sqrt(-2 * std::log(share));
+  return t - (2.30753f + 0.27061f * t) / (1 + 0.99229f * t + 0.04481f * t * t);
+}
+
+}  // namespace
+
+void Router::fit(Route& at) const {
+  const std::size_t places = 8 * std::max(routes_.partitions.bytes.blocks, routes_.groups.bytes.blocks);
+  at.bytes.assign(routes_.partitions.bytes.d4, 64);
+  at.scores.resize(places);
+  at.order.resize(places);
+  at.found.resize(places);
+  at.list.reserve(places / 8);
+}
+
+void Router::set(Route& at, const float* query, float largest) const {
+  at.unit = largest > 0 ? largest / 63 : 1;
+  auto write = [&](auto inverse) {
+    using Number = decltype(inverse);
+    for (std::size_t j = 0; j < routes_.d; ++j)
+      at.bytes[j] = static_cast<std::uint8_t>(static_cast<int>(static_cast<Number>(query[j]) * inverse + Number(64.5)));
+  };
+  if (largest > 0 && largest < 1e-30f)
+    write(63.0 / static_cast<double>(largest));  // 1 / unit does not fit a float
+  else
+    write(1 / at.unit);
+}
+
+Router::Spread Router::spread_of(const Route& at, std::size_t count) const {
+  float sum, squares;
+  kernels_.sum_squares(at.order.data(), count, &sum, &squares);
+  const float mean = sum / static_cast<float>(count);
+  return {mean, std::sqrt(std::max(squares / static_cast<float>(count) - mean * mean, 0.0f))};
+}
+
+// Leaves in at.keys the places in at.order with a score of at least `least`, with their scores, in order of places. A
+// score that is not a number (of a query whose products overflow) is taken, so that there are always enough.
+void Router::collect(Route& at, std::size_t count, float least) const {
+  std::size_t found = 0;
+  for (std::size_t i = 0; i < count; ++i) {  // without a branch: which ones are taken cannot be predicted
+    at.found[found] = static_cast<std::uint32_t>(i);
+    found += !(at.order[i] < least);
+  }
+  at.keys.resize(found);
+  for (std::size_t i = 0; i < found; ++i) at.keys[i] = key_of(sortable(at.order[at.found[i]]), at.found[i]);
+}
+
+// Leaves in at.keys the `wanted` best of `count` scores in at.order, or all if there are fewer.
+void Router::select(Route& at, std::size_t count, std::size_t wanted) const {
+  if (wanted >= count) {
+    collect(at, count, -std::numeric_limits<float>::infinity());
+    return;
+  }
+  // Collect a few more than needed, above a threshold guessed from mean and deviation and from the last query.
+  const Spread spread = spread_of(at, count);
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    collect(at, count, spread.mean + at.guess * spread.deviation);
+    if (at.keys.size() >= wanted) break;
+    at.guess -= 0.2f;
+  }
+  if (at.keys.size() < wanted) collect(at, count, -std::numeric_limits<float>::infinity());
+  if (at.keys.size() > wanted + wanted / 3 + 8) at.guess += 0.05f;
+  at.guess = std::clamp(at.guess, -6.0f, 6.0f);
+  const auto last = at.keys.begin() + static_cast<std::ptrdiff_t>(wanted);
+  std::nth_element(at.keys.begin(), last, at.keys.end(), std::greater<>());
+  at.keys.resize(wanted);
+}
+
+// Lists the blocks of 8 partitions that are worth scoring, those of the nearest groups; returns how many partitions
+// that are. The last block, which may have places without a partition at its end, comes last.
+std::size_t Router::choose_blocks(Route& at, std::size_t count) const {
+  const Centroids& groups = routes_.groups;
+  const std::size_t blocks = routes_.partitions.bytes.blocks, wanted = blocks / 6 + 3 * count / 10 + 1;
+  const bool all = groups.bytes.blocks == 0 || wanted >= blocks / 2;
+  at.list.resize(all ? blocks : groups.bytes.blocks);
+  std::iota(at.list.begin(), at.list.end(), 0u);
+  if (all) return routes_.p;
+  kernels_.score_centroids(groups.bytes, at.bytes.data(), at.list.data(), at.list.size(), at.scores.data());
+  kernels_.scale_scores(at.scores.data(), groups.scales, groups.biases, at.unit, blocks, at.order.data());
+  // As many groups as lie above the quantile of a normal distribution: about `wanted`, more where many are near.
+  const Spread spread = spread_of(at, blocks);
+  const float share = static_cast<float>(wanted) / static_cast<float>(blocks);
+  collect(at, blocks, spread.mean + normal_quantile(share) * spread.deviation);
+  if (at.keys.size() < (wanted + 1) / 2) select(at, blocks, wanted);
+  at.list.resize(at.keys.size());
+  for (std::size_t i = 0; i < at.list.size(); ++i) at.list[i] = number_of(at.keys[i]);
+  const auto last = std::find(at.list.begin(), at.list.end(), static_cast<std::uint32_t>(blocks - 1));
+  if (last == at.list.end()) return 8 * at.list.size();
+  std::swap(*last, at.list.back());
+  return 8 * at.list.size() - (8 * blocks - routes_.p);
+}
+
+void Router::choose(Route& at, std::size_t count, std::vector<Chosen>& chosen) const {
+  const std::size_t places = choose_blocks(at, count), blocks = at.list.size();
+  const Centroids& partitions = routes_.partitions;
+  kernels_.score_centroids(partitions.bytes, at.bytes.data(), at.list.data(), blocks, at.scores.data());
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const std::size_t first = 8 * static_cast<std::size_t>(at.list[i]);
+    kernels_.scale_scores(at.scores.data() + 8 * i, partitions.scales + first, partitions.biases + first, at.unit, 8,
+                          at.order.data() + 8 * i);
+  }
+  select(at, places, count);
+  const auto ordered = at.keys.begin() + static_cast<std::ptrdiff_t>(std::min(lead, at.keys.size()));
+  std::partial_sort(at.keys.begin(), ordered, at.keys.end(), std::greater<>());
+  chosen.clear();
+  for (const std::uint64_t key : at.keys) {
+    const std::uint32_t place = number_of(key), partition = 8 * at.list[place / 8] + place % 8;
+    const float scale = routes_.base_scales[partition] * at.unit;
+    chosen.push_back({partition, static_cast<float>(at.scores[place]) * scale + routes_.base_biases[partition]});
+  }
+}
+
+}  // namespace aniso

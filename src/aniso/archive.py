@@ -1,0 +1,275 @@
+"""An index as a header and named arrays, and back: what a file or a pickle holds, checked field by field.
+
+docs/format.md lists the arrays. A file is not trusted: sizes, shapes, dtypes and ranges are checked here in a time that
+does not depend on the number of points; that slots name rows which exist is checked by the core on the first use.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict, fields
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aniso import format as file_format
+from aniso.config import Config
+from aniso.encoder import Encoder
+from aniso.errors import FormatError
+from aniso.ids import Names
+from aniso.layout import BLOCK
+from aniso.partition import Partitions
+from aniso.quantizers.codebooks import Codebooks
+from aniso.store import Store
+
+__all__ = ["from_parts", "save", "to_parts"]
+
+Parts = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+
+_MOST_DIMENSIONS = 1 << 20
+_COUNTS = ("added", "blocks", "count", "d", "expected", "n", "next_id")  # header fields that are whole numbers
+_NUMBERS = ("added_distance", "bias_low", "bias_step", "distance")  # and those that are floats
+
+
+def save(path: str | os.PathLike[str], store: Store, measured: dict[str, Any]) -> None:
+    """Write the index into one file."""
+    file_format.save(path, *to_parts(store, measured))
+
+
+def to_parts(store: Store, measured: dict[str, Any]) -> Parts:
+    """The header and the arrays of an index."""
+    encoder = store.encoder
+    partitions, books = encoder.partitions, encoder.books
+    header = {
+        "added": store.added,
+        "added_distance": store.distance,
+        "automatic": encoder.automatic,
+        "bias_low": encoder.bias_low,
+        "bias_step": encoder.bias_step,
+        "blocks": store.blocks,
+        "config": asdict(encoder.config),
+        "count": store.count,
+        "d": encoder.d,
+        "distance": encoder.distance,
+        "expected": encoder.expected,
+        "given": store.given,
+        "kind": "index",
+        "measured": measured,
+        "n": store.n,
+        "next_id": store.next_id,
+    }
+    n, blocks = store.n, store.blocks
+    arrays: dict[str, NDArray[Any] | None] = {
+        "assigners": partitions.assigners,
+        "centroid_bytes": partitions.bytes,
+        "centroid_scales": partitions.scales,
+        "codes": store.codes[:blocks],
+        "codewords": books.codewords,
+        "first_blocks": store.first_blocks,
+        "halves": partitions.halves,
+        "hidden": store.hidden,
+        "live": store.live,
+        "norms": partitions.norms,
+        "numbers": None if store.numbers is None else store.numbers[:n],
+        "places": store.places,
+        "points": None if store.points is None else store.points[:n],
+        "room": store.room,
+        "shift": encoder.shift,
+        "sizes": store.sizes,
+        "slot_rows": store.slot_rows[:blocks],
+        "starts": books.starts,
+    }
+    if store.names is not None:
+        arrays["names_text"], arrays["names_offsets"] = store.names.packed(n)
+    return header, {name: array for name, array in arrays.items() if array is not None}
+
+
+def from_parts(
+    header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads: int, path: str
+) -> tuple[Store, dict[str, Any]]:
+    """The index that a header and arrays make, and what tuning found; FormatError names what does not fit."""
+    reader = _Reader(header, arrays, path)
+    config, counts = reader.config(), {name: reader.count(name) for name in _COUNTS}
+    reals = {name: reader.number(name) for name in _NUMBERS}
+    d, n, blocks, p, l2 = counts["d"], counts["n"], counts["blocks"], config.partitions or 0, config.metric == "l2"
+    reader.need(1 <= d <= _MOST_DIMENSIONS, "d", d, f"1 to {_MOST_DIMENSIONS}")
+    reader.need(n < 2**31 and counts["count"] <= n, "count", counts["count"], f"at most n, {n}, and that below 2**31")
+    given, automatic = header["given"], header["automatic"]
+    reader.need(isinstance(given, bool), "given", given, "true or false")
+    reader.need(isinstance(automatic, bool), "automatic", automatic, "true or false")
+    measured = reader.measured()
+
+    shift = reader.array("shift", np.float32, (d,)) if l2 else None
+    reader.need(l2 or "shift" not in arrays, "metric", config.metric, "l2 where there is an array 'shift'")
+    partitions = Partitions(
+        l2,
+        reader.array("assigners", np.float32, (p, d)),
+        reader.array("centroid_bytes", np.int8, (p, d)),
+        reader.array("centroid_scales", np.float32, (p,)),
+        reader.array("norms", np.float32, (p,)),
+        reader.array("halves", np.float32, (p,)),
+        config.metric == "cosine",
+        threads,
+    )
+    small = bool((np.abs(partitions.bytes.astype(np.int16)) <= 63).all())
+    reader.need(small, "centroid_bytes", partitions.bytes[:1].tolist(), "-63 to 63")
+    encoder = Encoder(
+        config,
+        d,
+        partitions,
+        _codebooks(reader, config, d, threads),
+        shift,
+        reals["bias_low"],
+        reals["bias_step"],
+        reals["distance"],
+        automatic,
+        counts["expected"],
+    )
+    store = Store(encoder)
+    store.n, store.count, store.blocks, store.given = n, counts["count"], blocks, given
+    store.added, store.distance, store.next_id = counts["added"], reals["added_distance"], counts["next_id"]
+    store.codes = reader.array("codes", np.uint8, (blocks, encoder.code_bytes, BLOCK))
+    store.slot_rows = reader.array("slot_rows", np.int32, (blocks, BLOCK))
+    store.first_blocks = reader.array("first_blocks", np.int64, (p,))
+    store.sizes = reader.array("sizes", np.int32, (p,))
+    store.room = reader.array("room", np.int64, (p,))
+    _check_slots(reader, store)
+    shape = encoder.copy_shape()
+    store.points = None if shape is None else reader.array("points", shape[1], (n, shape[0]))
+    _read_ids(reader, store)
+    store.hidden = reader.array("hidden", np.int64, (None,))
+    reader.need(
+        bool(((store.hidden >= 0) & (store.hidden < n)).all()), "hidden", store.hidden.tolist(), f"rows below {n}"
+    )
+    store.path = path
+    return store, measured
+
+
+def _codebooks(reader: _Reader, config: Config, d: int, threads: int) -> Codebooks:
+    m = config.subspaces or 0
+    starts = reader.array("starts", np.int32, (m + 1,))
+    widths = np.diff(starts.astype(np.int64))
+    reader.need(
+        starts[0] == 0 and starts[-1] == d and bool((widths >= 1).all()),
+        "starts",
+        starts.tolist(),
+        f"0 to {d}, ascending",
+    )
+    codewords = reader.array("codewords", np.float32, (m, 16, int(widths.max())))
+    return Codebooks(codewords, starts, threads)
+
+
+def _check_slots(reader: _Reader, store: Store) -> None:
+    """Partitions lie within the blocks, apart from each other, and hold no more than they have room for."""
+    firsts, room, sizes = store.first_blocks, store.room, store.sizes
+    blocks = store.blocks
+    reader.need(bool(((firsts >= 0) & (firsts <= blocks)).all()), "first_blocks", firsts.tolist(), f"0 to {blocks}")
+    reader.need(bool(((room >= 0) & (room <= blocks - firsts)).all()), "room", room.tolist(), "within the blocks")
+    reader.need(bool(((sizes >= 0) & (sizes <= room * BLOCK)).all()), "sizes", sizes.tolist(), "within the room")
+    order = np.argsort(firsts[room > 0], kind="stable")
+    begins, ends = firsts[room > 0][order], (firsts + room)[room > 0][order]
+    reader.need(bool((ends[:-1] <= begins[1:]).all()), "room", room.tolist(), "no overlap of partitions")
+
+
+def _read_ids(reader: _Reader, store: Store) -> None:
+    n, arrays = store.n, reader.arrays
+    if "names_text" in arrays or "names_offsets" in arrays:
+        offsets = reader.array("names_offsets", np.int64, (n + 1,))
+        text = reader.array("names_text", np.uint8, (None,))
+        reader.need(offsets[0] == 0 and offsets[-1] == len(text), "names_offsets", offsets[-1], f"0 to {len(text)}")
+        store.names = Names((text, offsets))
+    elif "numbers" in arrays:
+        store.numbers = reader.array("numbers", np.int64, (n,))
+    if "places" in arrays:
+        store.places = reader.array("places", np.int64, (n,))
+    live = n
+    if "live" in arrays:
+        store.live = reader.array("live", np.uint8, ((n + 7) // 8,))
+        live = int(np.unpackbits(store.live).sum(dtype=np.int64))
+        inside = int(np.unpackbits(store.live, count=n, bitorder="little").sum(dtype=np.int64))
+        reader.need(live == inside, "live", live, f"no bit beyond row {n}")
+    reader.need(live == store.count, "count", store.count, f"{live}, the rows that are left")
+
+
+class _Reader:
+    """Takes the fields of a header and the arrays one by one, and refuses what they must not be."""
+
+    def __init__(self, header: dict[str, Any], arrays: dict[str, NDArray[Any]], path: str) -> None:
+        self.header, self.arrays, self.path = header, arrays, path
+        known = {"automatic", "config", "given", "kind", "measured", *_COUNTS, *_NUMBERS}
+        self.need(header.get("kind") == "index", "kind", header.get("kind"), "'index' (is this the file of an index?)")
+        self.need(set(header) == known, "the header", sorted(header), f"{', '.join(sorted(known))}")
+
+    def need(self, holds: bool, what: str, value: Any, needed: str) -> None:
+        """FormatError unless it holds."""
+        if not holds:
+            self.refuse(what, value, needed)
+
+    def refuse(self, what: str, value: Any, needed: str) -> NoReturn:
+        """FormatError."""
+        text = repr(value)
+        text = text if len(text) <= 60 else text[:57] + "..."
+        raise FormatError(f"{self.path}: {what} is {text}; needed: {needed} (the file is damaged)")
+
+    def count(self, name: str) -> int:
+        """A whole number that is not negative."""
+        value = self.header[name]
+        self.need(type(value) is int and 0 <= value < 2**63, name, value, "a whole number, not negative")
+        return int(value)
+
+    def number(self, name: str) -> float:
+        """A finite number."""
+        value = self.header[name]
+        self.need(type(value) in (int, float) and math.isfinite(value), name, value, "a finite number")
+        return float(value)
+
+    def measured(self) -> dict[str, Any]:
+        """What tuning found: a recall to aim at, and rows of k, partitions, candidates and recall."""
+        said = self.header["measured"]
+        whole = isinstance(said, dict) and set(said) in (set(), {"curve", "recall"})
+        self.need(whole, "measured", said, "an object of curve and recall, or an empty one")
+        if said:
+            share = type(said["recall"]) in (int, float) and 0 < said["recall"] <= 1
+            self.need(share, "measured.recall", said["recall"], "a number above 0, at most 1")
+            curve = said["curve"]
+            self.need(isinstance(curve, list) and 0 < len(curve) < 10_000, "measured.curve", curve, "a list of rows")
+            for row in curve:
+                fits = isinstance(row, list) and len(row) == 4 and all(type(x) is int for x in row[:3])
+                fits = fits and all(0 < x < 2**31 for x in row[:3])
+                fits = fits and type(row[3]) in (int, float) and 0 <= row[3] <= 1
+                self.need(fits, "measured.curve", row, "rows of k, partitions, candidates and recall")
+        return dict(said)
+
+    def config(self) -> Config:
+        """The settings, all of them said."""
+        said = self.header["config"]
+        known = {field.name for field in fields(Config)}
+        self.need(
+            isinstance(said, dict) and set(said) == known, "config", said, f"an object of {', '.join(sorted(known))}"
+        )
+        for name in ("spill", "threshold"):
+            self.need(type(said[name]) in (int, float), f"config.{name}", said[name], "a number")
+        for name in ("partitions", "subspaces", "sample"):
+            self.need(type(said[name]) is int and said[name] < 2**31, f"config.{name}", said[name], "a whole number")
+        try:
+            return Config(**said)
+        except (TypeError, ValueError) as error:
+            raise FormatError(f"{self.path}: in config: {error} (the file is damaged)") from None
+
+    def array(self, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
+        """The array of that name, not to be written to; None in its shape stands for any length."""
+        found = self.arrays.get(name)
+        if found is None:
+            raise FormatError(f"{self.path}: there is no array {name!r} (the file is damaged)")
+        fits = len(found.shape) == len(shape) and all(
+            b is None or a == b for a, b in zip(found.shape, shape, strict=True)
+        )
+        self.need(fits, f"the shape of array {name!r}", found.shape, str(shape))
+        self.need(
+            found.dtype == np.dtype(dtype), f"the dtype of array {name!r}", str(found.dtype), str(np.dtype(dtype))
+        )
+        view: NDArray[Any] = found.view()
+        view.flags.writeable = False
+        return view

@@ -1,0 +1,268 @@
+"""What training leaves behind: from a point to its partitions, its codes and the copy that rescoring reads.
+
+An Encoder never changes. Points go in, a block of rows at a time; where the results are kept is for store.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aniso.config import Config
+from aniso.errors import check_vectors
+from aniso.kmeans import directions
+from aniso.layout import pack_bytes, pack_nibbles
+from aniso.loss import Threshold
+from aniso.partition import Partitions, train
+from aniso.progress import Progress
+from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
+
+__all__ = ["ROWS", "Encoder", "blocks_of", "check_all", "train_encoder"]
+
+F32 = NDArray[np.float32]
+ROWS = 8192  # points handled in one step: bounds the memory that a step needs, and how long an interrupt waits
+
+_GROUP = 10  # subspaces whose table entries add up within 8 bits
+_CODE_SAMPLE = 50_000  # most points the codebooks are trained on
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """All that is needed to add points, and the part of a search that does not depend on them."""
+
+    config: Config
+    d: int
+    partitions: Partitions
+    books: Codebooks
+    shift: F32 | None  # (d,) subtracted from points and queries, for l2
+    bias_low: float  # l2: a point's bias is bias_low + bias_step * (0 .. 255)
+    bias_step: float
+    distance: float  # mean squared distance of the training points to their centroids
+    automatic: bool  # the number of partitions follows from the number of points
+    expected: int  # points that the number of partitions suits
+
+    @property
+    def p(self) -> int:
+        """How many partitions there are."""
+        return len(self.partitions.bytes)
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of a point's codes."""
+        return (len(self.books.codewords) + (2 if self.config.metric == "l2" else 0) + 1) // 2
+
+    def copy_shape(self) -> tuple[int, np.dtype[Any]] | None:
+        """Width and dtype of the rows kept for rescoring; None where none are kept."""
+        if self.config.rescore == "none":
+            return None
+        width = self.d if self.config.rescore != "int8" else -(-self.d // 4) * 4 + 8
+        return width, np.dtype(self.config.rescore)
+
+    def choose(self, points: F32) -> list[NDArray[np.int32]]:
+        """The partition of each point, and the second one where points spill."""
+        x = _prepare(points, self.config.metric, self.shift)
+        first, second = self.partitions.assign(x, self.config.spill or None)
+        return [first] if second is None else [first, second]
+
+    def encode(self, points: F32, choices: list[NDArray[np.int32]]) -> tuple[list[NDArray[np.uint8]], float]:
+        """The bytes (n, code_bytes) of points in each of their partitions; the sum of squares that the first leaves."""
+        x = _prepare(points, self.config.metric, self.shift)
+        penalty = np.full(len(x), self._eta - 1.0, np.float32)
+        packed, total = [], None
+        for choice in choices:
+            residuals = x - self._centroids(choice)
+            if total is None:
+                total = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64))
+            codes = self.books.encode(residuals, x, penalty, scaled=False, sweeps=10)
+            if self.config.metric == "l2":
+                biases = (_biases(x, self.partitions, choice) - self.bias_low) / self.bias_step
+                level = np.clip(np.rint(biases), 0, 255).astype(np.uint8)
+                codes = np.concatenate([codes, (level >> 4)[:, None], (level & 15)[:, None]], axis=1)
+            packed.append(pack_nibbles(codes))
+        return packed, total or 0.0
+
+    def copy(self, points: F32) -> NDArray[Any]:
+        """The copy kept for rescoring; a row of int8 ends with what the numbers need to become scores."""
+        config = self.config
+        if config.metric == "cosine" or config.rescore == "int8":
+            x = _prepare(points, config.metric, self.shift)
+        if config.rescore == "int8":
+            return _to_int8(x)
+        whole = x if config.metric == "cosine" else points
+        return whole.astype(np.float16) if config.rescore == "float16" else whole
+
+    def check(self, points: F32, first_row: int) -> None:
+        """Refuse what the copy cannot hold."""
+        if self.config.rescore == "float16" and self.config.metric != "cosine" and len(points):
+            largest = np.abs(points).max(axis=1)
+            if largest.max() > 65504:
+                row = int(largest.argmax())
+                raise ValueError(
+                    f"points row {first_row + row} has a value of size {largest[row]:g}, beyond 65504, the largest "
+                    'float16; use rescore="float32" or scale the points down'
+                )
+
+    def restore(self, copy: NDArray[Any]) -> F32:
+        """Points from the rows kept for rescoring, as near as these are."""
+        if copy.dtype != np.int8:
+            return np.ascontiguousarray(copy, np.float32)
+        scales = np.ascontiguousarray(copy[:, -8:-4]).view(np.float32)
+        points: F32 = copy[:, : self.d] * scales
+        return points if self.shift is None else points + self.shift
+
+    def view(self) -> dict[str, Any]:
+        """The arguments of _core.Searcher that no point changes."""
+        return self._view.copy()
+
+    @cached_property
+    def _view(self) -> dict[str, Any]:
+        l2 = self.config.metric == "l2"
+        partitions, groups = self.partitions.packed(), self.partitions.packed_groups()
+        scales = partitions.scales
+        codewords = self.books.codewords.transpose(0, 2, 1)
+        firsts = self.books.starts[:-1]
+        if l2:
+            # Two more "subspaces" carry a point's bias in their codes: they read the 1 that follows the query.
+            levels = np.zeros((2, codewords.shape[1], 16), np.float32)
+            levels[0, 0] = 16 * self.bias_step * np.arange(16)
+            levels[1, 0] = self.bias_step * np.arange(16)
+            codewords = np.concatenate([codewords, levels])
+            firsts = np.concatenate([firsts, [self.d, self.d]])
+            scales[3] += self.bias_low
+        return {
+            "d": self.d,
+            "l2": l2,
+            "unit_queries": self.config.metric == "cosine",
+            "shift": self.shift,
+            "centroids": partitions.centroids,
+            "centroid_sums": partitions.sums,
+            "scales": scales,
+            "groups": groups and groups.centroids,
+            "group_sums": groups and groups.sums,
+            "group_scales": groups and groups.scales,
+            "codewords": np.ascontiguousarray(codewords, np.float32),
+            "firsts": np.ascontiguousarray(firsts, np.int32),
+            "group": _GROUP,
+        }
+
+    @cached_property
+    def _eta(self) -> float:
+        return _eta(self.config, self.d)
+
+    def _centroids(self, choice: NDArray[np.int32]) -> F32:
+        rows: F32 = self.partitions.bytes[choice] * self.partitions.scales[choice, None]
+        return rows
+
+
+def train_encoder(
+    array: Any,
+    n: int,
+    wish: Config,
+    d: int,
+    threads: int,
+    progress: Progress,
+    hidden: NDArray[np.int64] | None = None,
+) -> Encoder:
+    """Partitions and codebooks that suit n points like these; hidden rows are not trained on."""
+    seen = np.arange(len(array)) if hidden is None else np.delete(np.arange(len(array)), hidden)
+    config = wish.complete(n, d, len(seen))
+    rng = np.random.default_rng(config.seed)
+    sample = np.sort(rng.permutation(seen)[: config.sample])
+    shift = _mean(array, sample, d) if config.metric == "l2" else None
+
+    def rows(numbers: NDArray[np.int64]) -> F32:
+        return _prepare(check_vectors(array[numbers], "points", d=d), config.metric, shift)
+
+    partitions = train(
+        rows,
+        sample,
+        config.partitions or 1,
+        l2=config.metric == "l2",
+        unit=config.metric == "cosine",
+        rng=rng,
+        iterations=config.iterations,
+        threads=threads,
+        progress=progress,
+    )
+    chosen = np.sort(rng.permutation(sample)[:_CODE_SAMPLE])
+    x = rows(chosen)
+    firsts, _ = partitions.assign(x)
+    residuals = x - partitions.centroids[firsts]
+    books = _train_codebooks(residuals, x, config, rng, threads, progress)
+    low, step = 0.0, 1.0
+    if config.metric == "l2":
+        biases = _biases(x, partitions, firsts)
+        low, step = float(biases.min()), max(float(np.ptp(biases)) / 255, 1e-30)
+    distance = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64) / len(x))
+    return Encoder(config, d, partitions, books, shift, low, step, distance, wish.partitions is None, n)
+
+
+def blocks_of(array: Any, d: int) -> Iterator[tuple[int, F32]]:
+    """The rows of an array a block at a time, ready for arithmetic, each with the number of its first row."""
+    for first in range(0, len(array), ROWS):
+        yield first, check_vectors(array[first : first + ROWS], "points", d=d, first_row=first)
+
+
+def check_all(array: Any, d: int) -> None:
+    """Check every row, a block at a time, so that nothing large is copied."""
+    for _ in blocks_of(array, d):
+        pass
+
+
+def _prepare(points: F32, metric: str, shift: F32 | None) -> F32:
+    """Points as the codes see them: of norm 1 for cosine, shifted for l2."""
+    if metric == "cosine":
+        return directions(points)
+    return points if shift is None else points - shift
+
+
+def _mean(array: Any, sample: NDArray[np.int64], d: int) -> F32:
+    total = np.zeros(d)
+    for first in range(0, len(sample), ROWS):
+        total += array[sample[first : first + ROWS]].sum(axis=0, dtype=np.float64)
+    return (total / len(sample)).astype(np.float32)
+
+
+def _eta(config: Config, d: int) -> float:
+    """How much more the parallel error counts: T is relative to a point's norm, so that all points share one eta."""
+    if config.threshold == 0 or d < 2:
+        return 1.0
+    return float(Threshold(config.threshold).weights([1.0], d).eta[0])
+
+
+def _biases(x: F32, partitions: Partitions, chosen: NDArray[np.int32]) -> NDArray[np.float64]:
+    """What -|x|^2 / 2 is beyond the mean of its partition."""
+    return np.asarray(partitions.halves[chosen] - np.einsum("nd,nd->n", x, x, dtype=np.float64) / 2)
+
+
+def _to_int8(x: F32) -> NDArray[np.int8]:
+    largest = np.abs(x).max(axis=1)
+    steps = np.where(largest > 0, largest / 127, 1.0)
+    values = np.rint(x / steps[:, None]).astype(np.int8)
+    # The scale that leaves no error along the point itself, where high scores come from.
+    along = np.einsum("nd,nd->n", values, x, dtype=np.float64)
+    squared = np.einsum("nd,nd->n", x, x, dtype=np.float64)
+    scales = np.divide(squared, along, out=steps, where=along > 0)
+    wide = values.astype(np.float32)
+    biases = -np.square(scales) * np.einsum("nd,nd->n", wide, wide) / 2
+    return pack_bytes(values, scales, biases)
+
+
+def _train_codebooks(
+    residuals: F32, x: F32, config: Config, rng: np.random.Generator, threads: int, progress: Progress
+) -> Codebooks:
+    """Codebooks of the residuals under the score-aware loss of the points themselves."""
+    books = start_codebooks(residuals, config.subspaces or 1, 16, rng=rng, iterations=10, threads=threads)
+    penalty, units = np.full(len(x), _eta(config, x.shape[1]) - 1.0, np.float32), directions(x)
+    ones, codes = np.ones(len(x)), None
+    for number in range(config.rounds):
+        progress("codebooks", number, config.rounds)
+        codes = books.encode(residuals, x, penalty, scaled=False, sweeps=10, start=codes)
+        books = fit_codewords(books, codes, residuals, units, penalty.astype(np.float64), ones)
+    progress("codebooks", config.rounds, config.rounds)
+    return books

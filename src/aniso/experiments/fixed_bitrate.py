@@ -1,0 +1,179 @@
+"""Figure 4a: recall 1@N at 100 and at 200 bits per point, against QUIPS, LSQ, OPQ, PQ and RaBitQ."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from aniso.experiments import charts
+from aniso.experiments.measure import Flat, Size, decoded_by, flat, recalls, within
+from aniso.experiments.report import Claim, Report, Row, table
+from aniso.loss import Threshold
+from aniso.progress import Progress
+from aniso.quantizers import AdditiveQuantizer, ProductQuantizer, Quantizer, QuipsQuantizer, RotatedQuantizer
+
+__all__ = ["run"]
+
+AT = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25, 32, 40, 50, 63, 80, 100)
+OURS = "score-aware product codes (the paper's method)"
+OURS_SCALE = "product codes + scale"
+OURS_LSQ = "score-aware LSQ"
+OURS_ADDITIVE = "additive codes + scale"
+RATES = (100, 200)
+BASELINES = ("QUIPS-cov(x)", "QUIPS-cov(q)", "QUIPS-opt", "LSQ", "OPQ", "PQ")
+
+
+def methods(bits: int, size: Size) -> dict[str, Callable[[], Quantizer]]:
+    """Codes of 4 bits; a scale takes the place of two of them."""
+    m, sample, loss = bits // 4, size.sample, Threshold(0.2)
+    few = min(sample, 30_000)
+    rounds, restarts = size.pick(8, 1), size.pick(4, 1)
+    settings: dict[str, Any] = {"rounds": rounds, "restarts": restarts, "sample": few}
+    return {
+        "PQ": lambda: ProductQuantizer(m, sample=sample),
+        "OPQ": lambda: RotatedQuantizer(m, sample=few, iterations=size.pick(20, 2)),
+        "QUIPS-cov(x)": lambda: QuipsQuantizer(m, sample=sample),
+        "QUIPS-cov(q)": lambda: QuipsQuantizer(m, variant="cov(q)", sample=sample),
+        "QUIPS-opt": lambda: QuipsQuantizer(m, variant="opt", sample=few, iterations=size.pick(20, 2)),
+        "LSQ": lambda: AdditiveQuantizer(m, scale_bits=0, **settings),
+        OURS: lambda: ProductQuantizer(m, loss=loss, sample=sample),
+        OURS_SCALE: lambda: ProductQuantizer(m - 2, scale_bits=8, sample=sample),
+        OURS_LSQ: lambda: AdditiveQuantizer(m, loss=loss, scale_bits=0, **settings),
+        OURS_ADDITIVE: lambda: AdditiveQuantizer(m - 2, **settings),
+    }
+
+
+def run(size: Size, progress: Progress) -> Report:
+    """All methods at both rates; RaBitQ where faiss is installed."""
+    data, _ = flat("glove-100-angular", size, unit=True)
+    # What training may know of queries: other points, as the queries of this set are drawn like points.
+    some = np.random.default_rng(1).choice(len(data.points), min(2000, len(data.points) // 4), replace=False)
+    rows: list[Row] = []
+    for bits in RATES:
+        for name, make in methods(bits, size).items():
+            quantizer = make()
+            given = data.points[some] if name in ("QUIPS-cov(q)", "QUIPS-opt") else None
+            decoded = decoded_by(quantizer, data.points, within(progress, f"{bits} bits, {name}"), queries=given)
+            rows.append({"rate": bits, "method": name, "bits": quantizer.bits, **recalls(data, decoded, AT)})
+    missing = []
+    try:
+        faiss: Any = importlib.import_module("faiss")
+    except ImportError:
+        missing.append("RaBitQ: faiss is not installed (`pip install faiss-cpu`).")
+    else:
+        for rate, per_dimension in ((100, 1), (200, 2)):
+            progress(f"{rate} bits, RaBitQ", 0, 1)
+            rows.append({"rate": rate, **rabitq(faiss, data, per_dimension, size)})
+    return report(rows, data, missing)
+
+
+def rabitq(faiss: Any, data: Flat, per_dimension: int, size: Size) -> Row:
+    """RaBitQ by faiss behind a random rotation, by its own scores; few queries, for its flat search takes long."""
+    d = data.points.shape[1]
+    index = faiss.IndexRaBitQ(d, faiss.METRIC_INNER_PRODUCT, per_dimension)
+    index.qb = 0  # queries in full precision
+    rotated = faiss.IndexPreTransform(faiss.RandomRotationMatrix(d, d), index)
+    rotated.train(data.points)
+    rotated.add(data.points)
+    chosen = slice(0, size.pick(300, 20))
+    ids: Any = rotated.search(data.queries[chosen], AT[-1])[1]
+    found = ids == data.truth[chosen, :1]
+    row: Row = {"method": f"RaBitQ, {per_dimension} bit per dimension (faiss)", "bits": 8 * index.code_size}
+    return {**row, **{f"1@{n}": float(found[:, :n].any(axis=1).mean()) for n in AT}}
+
+
+def report(rows: list[Row], data: Flat, missing: list[str]) -> Report:
+    """The page, with every claim checked at every N."""
+    by = {(row["rate"], row["method"]): row for row in rows}
+    claims = []
+    for rate in RATES:
+        for ours in (OURS, OURS_SCALE, OURS_LSQ, OURS_ADDITIVE):
+            losers = [name for name in BASELINES if above_at(by[rate, ours], by[rate, name])]
+            kept = [name for name in BASELINES if name not in losers]
+            claims.append(
+                Claim(
+                    f"{rate} bits: {ours} above QUIPS, LSQ, OPQ and PQ at every N",
+                    "above all of them" if not kept else f"not above {', '.join(kept)} at every N",
+                    not kept,
+                )
+            )
+    canvas, axes = charts.figure(1, 2, width=12, height=6.4)
+    names = list(dict.fromkeys(row["method"] for row in rows))
+    strong = (OURS, OURS_SCALE, OURS_LSQ, OURS_ADDITIVE)
+    others = iter(charts.COLOURS[1:] + charts.COLOURS[1:])
+    colours = {name: next(others) for name in names if name != OURS} | {OURS: charts.AWARE}
+    for axis, rate in zip(axes, RATES, strict=True):
+        own = sorted((row for row in rows if row["rate"] == rate), key=lambda row: -row["1@10"])
+        for row in own:
+            axis.plot(
+                AT,
+                [row[f"1@{n}"] for n in AT],
+                "-" if row["method"] in strong else "--",
+                color=colours[row["method"]],
+                linewidth=2.2 if row["method"] in strong else 1.2,
+                label=f"{row['1@10']:.3f}  {row['method']}" + (f", {row['bits']} bits" if row["bits"] != rate else ""),
+            )
+        axis.set_xscale("log")
+        axis.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
+        axis.set_xticks([], minor=True)
+        charts.tidy(axis, title=f"{rate} bits per point", x="N", y="recall 1@N")
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "ncol": 2}
+        axis.legend(fontsize=7.5, frameon=False, title="1@10, best first", title_fontsize=8, **place)
+    shown = [
+        "rate",
+        "method",
+        "bits",
+        "1@1",
+        "1@2",
+        "1@5",
+        "1@10",
+        "1@20",
+        "1@50",
+        "1@100",
+        "relative error",
+        "squared error",
+    ]
+    ordered = sorted(rows, key=lambda row: (row["rate"], row["1@10"]))
+    return Report(
+        title="Recall at a fixed number of bits (Figure 4a)",
+        paper=(
+            "The paper's Figure 4a: recall 1@N on Glove1.2M at 100 and at 200 bits per point, for product codes with "
+            "the score-aware loss, LSQ, and the three variants of QUIPS; “our algorithm using score-aware loss "
+            "outperforms other algorithms at both bitrates and all ranges of N”."
+        ),
+        rows=rows,
+        figure=canvas,
+        tables=[table(ordered, shown)],
+        claims=claims,
+        method=(
+            "Codes of 4 bits throughout, T = "
+            f"0.2 with the exact eta, flat search on decoded points, no rescoring; {len(data.points):,} points and "
+            f"{len(data.queries):,} queries of glove-100-angular, divided by their norms. A scale takes 8 of the "
+            "bits. QUIPS-cov(q) and -opt learn from 2,000 points used as queries. LSQ is `AdditiveQuantizer` without "
+            "scale: iterated local search, 4 restarts of 4 replaced codes."
+        ),
+        differences=DIFFERENCES,
+        missing=missing,
+    )
+
+
+def above_at(ours: Row, other: Row) -> bool:
+    """Whether one recall is above the other at every N; at 0.999 and over, where all meet, not below is enough."""
+    return all(
+        ours[f"1@{n}"] > other[f"1@{n}"] or (ours[f"1@{n}"] == other[f"1@{n}"] and other[f"1@{n}"] >= 0.999) for n in AT
+    )
+
+
+DIFFERENCES = (
+    "The paper's figure has no numbers to compare with, and its data set is larger. All methods here have 16 "
+    "codewords per code. LSQ is mostly used with 256: measured once apart (13 codes of 8 bits, so 104 bits, 80,000 "
+    "training points, other 2,000 queries) it had 1@1 0.253, 1@10 0.600 and 1@100 0.882 without the score-aware "
+    "loss, about level with the paper's method at 100 bits in 1@10 and above it in 1@100. So against 256 codewords "
+    "the claim does not hold for every N; score-aware LSQ with 16 is above both. The scale costs two codes, of 25 at "
+    "100 bits, which is more than it brings to product codes there: LSQ is above them from N = 40 on. QUIPS is near "
+    "PQ at 200 bits and below it at 100; it puts the dimensions in a random order, and whether that is the cause was "
+    "not tested."
+)

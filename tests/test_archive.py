@@ -1,0 +1,223 @@
+"""Saved indexes: they come back the same, go on changing, and damaged ones are refused."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+from numpy.typing import NDArray
+
+import aniso
+from aniso.config import METRICS, RESCORES
+from aniso.format import open_file, save
+
+RNG = np.random.default_rng(8)
+POINTS = RNG.normal(size=(700, 10)).astype(np.float32)
+QUERIES = POINTS[:20] + np.float32(0.02)
+GOLDEN = Path(__file__).parent / "data" / "index-v1.aniso"
+NAMES = [f"name {i} ü" for i in range(len(POINTS))]
+
+
+def made(**settings: Any) -> aniso.Index:
+    return aniso.build(POINTS, **{"metric": "l2", "partitions": 12, **settings})
+
+
+def changed(**settings: Any) -> aniso.Index:
+    index = made(ids=NAMES, **settings)
+    index.update(POINTS[:30] + 1, NAMES[:30])
+    index.remove(NAMES[40:50])
+    return index
+
+
+def assert_same(a: aniso.Index, b: aniso.Index) -> None:
+    assert a.config == b.config
+    assert_array_equal(a.ids, b.ids)
+    for wish in ({}, {"partitions": 2, "candidates": 12}, {"where": np.arange(len(a)) % 3 == 0}):
+        found, again = a.search(QUERIES, 5, **wish), b.search(QUERIES, 5, **wish)
+        assert_array_equal(found.ids, again.ids)
+        assert_array_equal(found.scores, again.scores)
+
+
+@pytest.mark.parametrize("rescore", RESCORES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_it_comes_back_the_same_and_goes_on(tmp_path: Path, metric: str, rescore: str) -> None:
+    for index in (made(metric=metric, rescore=rescore), changed(metric=metric, rescore=rescore)):
+        index.save(tmp_path / "a.aniso")
+        opened = aniso.open(tmp_path / "a.aniso", verify=True)
+        assert_same(index, opened)
+        opened.save(tmp_path / "b.aniso")
+        assert (tmp_path / "a.aniso").read_bytes() == (tmp_path / "b.aniso").read_bytes()
+        for one in (index, opened):
+            new = None if index.ids.dtype == np.int64 else ["x", "y"]
+            one.add(POINTS[:2] * 2, new)
+            one.remove(one.ids[300:310])
+        assert_same(index, opened)
+        assert_same(aniso.open(tmp_path / "a.aniso"), aniso.open(tmp_path / "b.aniso"))  # which did not change
+
+
+def test_the_same_build_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name, threads in (("a", 1), ("b", 2)):
+        made(threads=threads).save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def golden() -> aniso.Index:
+    """What the golden file holds: made once for version 1 of the format, then only read."""
+    points = (np.arange(60)[:, None] * np.arange(1, 5) % 17).astype(np.float32)
+    index = aniso.build(points, metric="l2", partitions=3, ids=[f"p{i}" for i in range(60)])
+    index.remove(["p7"])
+    return index
+
+
+def test_the_golden_file_of_version_1_opens() -> None:
+    index = aniso.open(GOLDEN, verify=True)
+    assert GOLDEN.stat().st_size < 10_000
+    assert len(index) == 59
+    points = (np.arange(60)[:, None] * np.arange(1, 5) % 17).astype(np.float32)
+    truth = aniso.ExactIndex(np.delete(points, 7, axis=0), metric="l2").search(points, 3)
+    found = index.search(points, 3, partitions=3, candidates=120)
+    assert_array_equal(found.scores, truth.scores)
+    assert_array_equal(found.ids, index.ids[truth.ids])
+    assert "p7" not in index.ids
+
+
+def test_opening_reads_little(tmp_path: Path) -> None:
+    made().save(tmp_path / "a")
+    start = time.perf_counter()
+    aniso.open(tmp_path / "a")
+    assert time.perf_counter() - start < 1  # a benchmark says how fast; this says that it is no work
+
+
+def damage_header(name: str, value: Any) -> Callable[[dict[str, Any], dict[str, NDArray[Any]]], None]:
+    def damage(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        where = header
+        *path, last = name.split(".")
+        for part in path:
+            where = where[part]
+        where[last] = value
+
+    return damage
+
+
+def damage_array(name: str, change: Callable[[NDArray[Any]], NDArray[Any] | None]) -> Any:
+    def damage(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        new = change(arrays[name].copy())
+        if new is None:
+            del arrays[name]
+        else:
+            arrays[name] = new
+
+    return damage
+
+
+def filled(value: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    return lambda array: np.full_like(array, value)
+
+
+DAMAGES: dict[str, Any] = {
+    "no field": lambda header, arrays: header.pop("n"),
+    "a field too many": damage_header("more", 1),
+    "another kind": damage_header("kind", "quantizer"),
+    "n negative": damage_header("n", -1),
+    "n huge": damage_header("n", 2**62),
+    "n a float": damage_header("n", 1.5),
+    "n a bool": damage_header("n", True),
+    "count beyond n": damage_header("count", 10**6),
+    "count too small": damage_header("count", 3),
+    "d zero": damage_header("d", 0),
+    "d huge": damage_header("d", 2**40),
+    "blocks": damage_header("blocks", 1),
+    "given": damage_header("given", 3),
+    "bias": damage_header("bias_low", "a"),
+    "measured": damage_header("measured", []),
+    "config missing": damage_header("config", {}),
+    "config no object": damage_header("config", 7),
+    "metric": damage_header("config.metric", "l1"),
+    "metric a list": damage_header("config.metric", []),
+    "another metric": damage_header("config.metric", "dot"),
+    "rescore": damage_header("config.rescore", "float16"),
+    "partitions none": damage_header("config.partitions", None),
+    "partitions": damage_header("config.partitions", 10**9),
+    "subspaces": damage_header("config.subspaces", 400),
+    "spill": damage_header("config.spill", "much"),
+    "seed": damage_header("config.seed", -3),
+    "threshold": damage_header("config.threshold", 7),
+    **{
+        f"without {name}": damage_array(name, lambda array: None)
+        for name in ("assigners", "codes", "codewords", "live", "points", "room", "shift", "sizes", "slot_rows")
+    },
+    **{
+        f"{name} of another dtype": damage_array(name, lambda array: array.astype(np.int16))
+        for name in ("assigners", "centroid_bytes", "codes", "first_blocks", "live", "names_offsets", "norms", "starts")
+    },
+    **{
+        f"{name} too short": damage_array(name, lambda array: array[:-1])
+        for name in (
+            "codes",
+            "halves",
+            "live",
+            "names_offsets",
+            "names_text",
+            "places",
+            "points",
+            "slot_rows",
+            "starts",
+        )
+    },
+    "first_blocks negative": damage_array("first_blocks", filled(-1)),
+    "first_blocks huge": damage_array("first_blocks", filled(2**62)),
+    "first_blocks all equal": damage_array("first_blocks", filled(0)),
+    "room huge": damage_array("room", filled(2**62)),
+    "room zero": damage_array("room", filled(0)),
+    "sizes negative": damage_array("sizes", filled(-5)),
+    "sizes huge": damage_array("sizes", filled(2**31 - 1)),
+    "rows huge": damage_array("slot_rows", filled(2**31 - 1)),
+    "rows negative": damage_array("slot_rows", filled(-1)),
+    "starts": damage_array("starts", filled(3)),
+    "live beyond n": damage_array("live", filled(255)),
+    "offsets negative": damage_array("names_offsets", filled(-9)),
+    "centroids": damage_array("centroid_bytes", filled(-128)),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_damaged_content_is_refused(tmp_path: Path, name: str) -> None:
+    """Each file has right checksums: it says what it should not, on opening or on the first use."""
+    changed().save(tmp_path / "a")
+    opened = open_file(tmp_path / "a")
+    header, arrays = opened.header, dict(opened.arrays)
+    DAMAGES[name](header, arrays)
+    save(tmp_path / "b", header, arrays)
+    with pytest.raises(aniso.FormatError, match="b"):
+        aniso.open(tmp_path / "b").search(QUERIES, 3)
+    with pytest.raises(aniso.FormatError, match="b"):
+        aniso.open(tmp_path / "b").add(POINTS[:1], ["new"])
+
+
+def test_values_that_mean_nothing_do_no_harm(tmp_path: Path) -> None:
+    """Numbers within their ranges that are not those of any index: some answer, or a FormatError."""
+    changed().save(tmp_path / "a")
+    opened = open_file(tmp_path / "a")
+    for round_ in range(300):
+        rng = np.random.default_rng(round_)
+        arrays = dict(opened.arrays)
+        names = sorted(name for name in arrays if arrays[name].size)
+        name = names[rng.integers(len(names))]
+        noise = arrays[name].copy().reshape(-1).view(np.uint8)
+        where = rng.integers(0, len(noise), 1 + len(noise) // 50)
+        noise[where] = rng.integers(0, 256, len(where))
+        arrays[name] = noise.view(arrays[name].dtype).reshape(arrays[name].shape)
+        save(tmp_path / "b", opened.header, arrays)
+        with np.errstate(all="ignore"):
+            try:
+                index = aniso.open(tmp_path / "b")
+                assert index.search(QUERIES, 3).ids.shape == (20, 3)
+                index.add(POINTS[:1], ["new"])
+                index.compact()
+            except aniso.FormatError:
+                pass

@@ -1,0 +1,155 @@
+"""Bad calls of an index, in a table: the error, what its message holds, and that the index answers as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+import aniso
+
+N, D = 300, 6
+RNG = np.random.default_rng(3)
+POINTS = RNG.normal(size=(N, D)).astype(np.float32)
+Q = POINTS[:4]
+IDS = np.arange(N) + 10
+INDEX = aniso.build(POINTS, metric="l2", partitions=8, ids=IDS)
+BEFORE = INDEX.search(Q, 5, partitions=8, candidates=600)
+
+
+def spoiled(value: float, dtype: Any = np.float32) -> np.ndarray:
+    array = POINTS[:3].astype(dtype)
+    array[1, 2] = value
+    return array
+
+
+# What is wrong with vectors, the error, and what its message holds; for points and queries alike.
+VECTORS: dict[str, tuple[Any, type[Exception], list[str]]] = {
+    "nan": (spoiled(np.nan), ValueError, ["row 1", "dimension 2", "nan"]),
+    "inf": (spoiled(np.inf), ValueError, ["row 1", "inf"]),
+    "-inf": (spoiled(-np.inf), ValueError, ["row 1", "-inf"]),
+    "too large": (spoiled(1e300, np.float64), ValueError, ["row 1", "1e+300"]),
+    "too long": (spoiled(1e20), ValueError, ["row 1", "scale"]),
+    "too few dimensions": (POINTS[:3, :5], ValueError, ["5 dimensions", "6"]),
+    "too many dimensions": (np.ones((3, 7)), ValueError, ["7 dimensions", "6"]),
+    "no dimensions": (np.ones((3, 0)), ValueError, ["0 dimensions"]),
+    "0-d": (np.float32(1), ValueError, ["shape ()"]),
+    "3-d": (np.ones((2, 3, 6)), ValueError, ["shape (2, 3, 6)"]),
+    "strings": (np.full((3, 6), "a"), TypeError, ["dtype"]),
+    "complex": (np.ones((3, 6), complex), TypeError, ["complex"]),
+    "bool": (np.ones((3, 6), bool), TypeError, ["bool"]),
+    "objects": (np.full((3, 6), None), TypeError, ["object"]),
+    "None": (None, TypeError, ["object"]),
+    "a dict": ({"a": 1}, TypeError, ["object"]),
+    "ragged": ([[1.0, 2.0], [3.0]], ValueError, ["(2,)"]),
+    "text": ("points", TypeError, ["dtype"]),
+    "masked": (np.ma.masked_greater(POINTS[:3], 0), ValueError, ["mask"]),
+}
+Call = Callable[[], Any]
+CALLS: dict[str, tuple[Call, type[Exception], list[str]]] = {}
+for _name, (_vectors, _error, _words) in VECTORS.items():
+    CALLS[f"search: {_name}"] = (lambda v=_vectors: INDEX.search(v), _error, _words)  # type: ignore[misc]
+    CALLS[f"add: {_name}"] = (lambda v=_vectors: INDEX.add(v, [1, 2, 3]), _error, _words)  # type: ignore[misc]
+    CALLS[f"update: {_name}"] = (lambda v=_vectors: INDEX.update(v, [10, 11, 12]), _error, _words)  # type: ignore[misc]
+CALLS |= {
+    "add: one vector": (lambda: INDEX.add(POINTS[0], [1]), ValueError, ["shape (6,)", "[None, :]"]),
+    "build: one vector": (lambda: aniso.build(POINTS[0]), ValueError, ["shape (6,)", "[None, :]"]),
+    "build: nothing": (lambda: aniso.build(POINTS[:0]), ValueError, ["0 rows", "at least 1"]),
+    "build: nan": (lambda: aniso.build(spoiled(np.nan)), ValueError, ["row 1", "nan"]),
+    "build: metric": (lambda: aniso.build(POINTS, metric="l1"), ValueError, ["'l1'", "cosine"]),
+    "build: recall 1.5": (lambda: aniso.build(POINTS, recall=1.5), ValueError, ["1.5", "at most 1"]),
+    "build: recall 0": (lambda: aniso.build(POINTS, recall=0), ValueError, ["0", "above 0"]),
+    "build: recall text": (lambda: aniso.build(POINTS, recall="high"), TypeError, ["'high'"]),  # type: ignore[arg-type]
+    "build: threads 0": (lambda: aniso.build(POINTS, threads=0), ValueError, ["threads is 0", "1 to 1024"]),
+    "build: seed": (lambda: aniso.build(POINTS, seed=-1), ValueError, ["seed is -1", "at least 0"]),
+    "build: no such setting": (lambda: aniso.build(POINTS, leaves=3), TypeError, ["leaves"]),
+    "build: too few ids": (lambda: aniso.build(POINTS, ids=[1]), ValueError, ["1 ids", "300 points"]),
+    "build: ids twice": (lambda: aniso.build(POINTS, ids=[7] * N), ValueError, ["id 7", "twice"]),
+    "build: queries of other dimensions": (
+        lambda: aniso.build(POINTS, queries=np.ones((2, 3))),
+        ValueError,
+        ["3 dimensions", "6"],
+    ),
+    "k 0": (lambda: INDEX.search(Q, 0), ValueError, ["k is 0", "at least 1"]),
+    "k -1": (lambda: INDEX.search(Q, -1), ValueError, ["k is -1", "at least 1"]),
+    "k 1.5": (lambda: INDEX.search(Q, 1.5), TypeError, ["1.5", "whole number"]),  # type: ignore[arg-type]
+    "k text": (lambda: INDEX.search(Q, "a"), TypeError, ["'a'", "whole number"]),  # type: ignore[arg-type]
+    "k None": (lambda: INDEX.search(Q, None), TypeError, ["None", "whole number"]),  # type: ignore[arg-type]
+    "partitions 0": (lambda: INDEX.search(Q, partitions=0), ValueError, ["partitions is 0"]),
+    "candidates -2": (lambda: INDEX.search(Q, candidates=-2), ValueError, ["candidates is -2"]),
+    "candidates text": (lambda: INDEX.search(Q, candidates="a"), TypeError, ["'a'"]),  # type: ignore[arg-type]
+    "threads 0": (lambda: INDEX.search(Q, threads=0), ValueError, ["threads is 0", "1 to 1024"]),
+    "threads 10**6": (lambda: INDEX.search(Q, threads=10**6), ValueError, ["1000000", "1024"]),
+    "recall 1.5": (lambda: INDEX.search(Q, recall=1.5), ValueError, ["1.5", "at most 1"]),
+    "recall nan": (lambda: INDEX.search(Q, recall=float("nan")), ValueError, ["nan", "above 0"]),
+    "recall with settings": (
+        lambda: INDEX.search(Q, recall=0.9, partitions=1, candidates=9),
+        TypeError,
+        ["recall=", "partitions="],
+    ),
+    "where too short": (lambda: INDEX.search(Q, where=np.ones(3, bool)), ValueError, ["length 3", "300"]),
+    "where 2-d": (lambda: INDEX.search(Q, where=np.ones((N, 2), bool)), ValueError, ["(300, 2)", "300"]),
+    "where unknown": (lambda: INDEX.search(Q, where=[10, 5]), KeyError, ["id 5", "index.ids"]),
+    "where negative": (lambda: INDEX.search(Q, where=[-1]), KeyError, ["id -1"]),
+    "where a set of text": (lambda: INDEX.search(Q, where={"a"}), KeyError, ["'a'", "int64"]),
+    "where floats": (lambda: INDEX.search(Q, where=np.ones(N)), TypeError, ["float64", "int64"]),
+    "remove unknown": (lambda: INDEX.remove([10, 9]), KeyError, ["id 9", "index.ids"]),
+    "remove negative": (lambda: INDEX.remove(-1), KeyError, ["id -1"]),
+    "remove text": (lambda: INDEX.remove("a"), KeyError, ["'a'", "int64"]),
+    "remove twice": (lambda: INDEX.remove([10, 10]), ValueError, ["id 10", "twice"]),
+    "remove float": (lambda: INDEX.remove(1.5), TypeError, ["1.5", "int64"]),
+    "remove None": (lambda: INDEX.remove(None), TypeError, ["None", "int64"]),
+    "remove 2-d": (lambda: INDEX.remove([[10, 11]]), ValueError, ["one axis"]),
+    "remove beyond int64": (lambda: INDEX.remove(2**70), ValueError, [str(2**70), "int64"]),
+    "remove mixed": (lambda: INDEX.remove([10, "a"]), TypeError, ["10", "all str"]),
+    "add without ids": (lambda: INDEX.add(Q), ValueError, ["int64", "ids="]),
+    "add a known id": (lambda: INDEX.add(Q[:1], [10]), ValueError, ["id 10", "update"]),
+    "add too many ids": (lambda: INDEX.add(Q[:1], [1, 2]), ValueError, ["2 ids", "1 points"]),
+    "add text ids": (lambda: INDEX.add(Q[:1], ["a"]), TypeError, ["'a'", "int64"]),
+    "add iterator with ids": (lambda: INDEX.add(iter([Q]), [1, 2, 3, 4]), TypeError, ["iterator", "one by one"]),
+    "update unknown": (lambda: INDEX.update(Q[:1], [9]), KeyError, ["id 9"]),
+    "update too few ids": (lambda: INDEX.update(Q, [10]), ValueError, ["1 ids", "4 points"]),
+    "open nothing": (lambda: aniso.open("no/such/file"), FileNotFoundError, ["no/such/file"]),
+    "open a folder": (lambda: aniso.open(Path(__file__).parent), IsADirectoryError, ["a folder", "needed"]),
+    "open another file": (lambda: aniso.open(__file__), aniso.FormatError, ["magic", "needed"]),
+    "save nowhere": (lambda: INDEX.save("no/such/folder/a"), FileNotFoundError, ["no such folder"]),
+    "save onto a folder": (lambda: INDEX.save(Path(__file__).parent), IsADirectoryError, ["folder"]),
+    "tune recall": (lambda: INDEX.tune(recall=2), ValueError, ["2", "at most 1"]),
+    "measure_recall dimensions": (lambda: INDEX.measure_recall(np.ones((2, 3))), ValueError, ["3 dimensions", "6"]),
+    "measure_recall nothing": (lambda: INDEX.measure_recall(Q[:0]), ValueError, ["0 rows", "at least 1"]),
+}
+
+
+def test_there_are_enough() -> None:
+    assert len(CALLS) >= 80
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_bad_call(name: str) -> None:
+    call, error, words = CALLS[name]
+    with pytest.raises(error) as caught:
+        call()
+    for word in words:
+        assert word in str(caught.value)
+    assert_array_equal(INDEX.ids, IDS)
+    after = INDEX.search(Q, 5, partitions=8, candidates=600)
+    assert_array_equal(after.ids, BEFORE.ids)
+    assert_array_equal(after.scores, BEFORE.scores)
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [np.asfortranarray(Q), Q[:, ::-1].copy()[:, ::-1], Q.astype(np.float64), Q.tolist()],
+    ids=["fortran", "strided", "float64", "lists"],
+)
+def test_odd_forms_of_good_queries(queries: Any) -> None:
+    assert_array_equal(INDEX.search(queries, 5, partitions=8, candidates=600).ids, BEFORE.ids)
+
+
+def test_no_queries_and_huge_k() -> None:
+    assert INDEX.search(Q[:0], 5).ids.shape == (0, 5)
+    assert INDEX.search(Q, 10**12).ids.shape == (4, N)
