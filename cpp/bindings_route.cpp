@@ -30,7 +30,7 @@ void assign_partitions(Array<const float, 2> points, Array<const float, 2> assig
   need(!seconds || p >= 2, "seconds: at least two partitions");
   need(looked >= 2, "looked: at least 2");
   need(strength >= 0, "strength: at least 0");
-  Routes routes{p, d, centroids_of(centroids, sums, scales, d), nullptr, nullptr, {}};
+  Routes routes{p, d, centroids_of(centroids, sums, scales, d), nullptr, nullptr, {}, {}};
   need(centroids.shape(0) == (p + 7) / 8, "centroids: one per partition, padded to 8");
   routes.base_scales = routes.partitions.scales;
   routes.base_biases = routes.partitions.biases;
@@ -57,7 +57,7 @@ void assign_partitions(Array<const float, 2> points, Array<const float, 2> assig
       float largest = 0;
       for (std::size_t j = 0; j < d; ++j) largest = std::max(largest, std::fabs(x[j]));
       router.set(route, x, largest);
-      router.choose(route, std::min(looked, p), near);
+      router.choose(route, std::min(looked, p), {}, near);
       costs.resize(near.size());
       // Among equals the lowest number, whatever the order they come in.
       auto best_of = [&](std::uint32_t without) {

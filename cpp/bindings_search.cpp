@@ -57,7 +57,8 @@ class Searcher {
            Array<const std::int64_t, 1> first_blocks, Array<const std::int32_t, 1> sizes,
            Array<const float, 3> codewords, Array<const std::int32_t, 1> firsts, std::size_t group,
            Array<const std::uint8_t, 3> codes, Array<const std::int32_t, 1> slot_rows, nb::object points,
-           std::optional<Array<const std::int64_t, 1>> row_ids, const std::string& isa)
+           std::optional<Array<const std::int64_t, 1>> row_ids, std::optional<Array<const float, 1>> effort,
+           const std::string& isa)
       : kept_(nb::make_tuple(shift, centroids, centroid_sums, scales, groups, group_sums, group_scales, first_blocks,
                              sizes, codewords, firsts, codes, slot_rows, points, row_ids)),
         empty_(nb::module_::import_("numpy").attr("empty")),
@@ -83,6 +84,11 @@ class Searcher {
     need(scales.shape(0) == 4, "scales: order and base of the partitions");
     view.routes.base_scales = scales.data() + 2 * scales.shape(1);
     view.routes.base_biases = scales.data() + 3 * scales.shape(1);
+    if (effort) {
+      need(effort->shape(0) == 3, "effort: offset, level and gap");
+      for (std::size_t i = 0; i < 3; ++i) need(std::isfinite(effort->data()[i]), "effort: finite numbers");
+      view.routes.effort = {effort->data()[0], effort->data()[1], effort->data()[2]};
+    }
     if (groups) {
       need(group_sums && group_scales, "groups: with their sums and scales");
       view.routes.groups = centroids_of(*groups, *group_sums, *group_scales, d);
@@ -392,13 +398,13 @@ void bind_search(nb::module_& module) {
                     std::optional<Array<const float, 2>>, Array<const std::int64_t, 1>, Array<const std::int32_t, 1>,
                     Array<const float, 3>, Array<const std::int32_t, 1>, std::size_t, Array<const std::uint8_t, 3>,
                     Array<const std::int32_t, 1>, nb::object, std::optional<Array<const std::int64_t, 1>>,
-                    const std::string&>(),
+                    std::optional<Array<const float, 1>>, const std::string&>(),
            nb::kw_only(), "n"_a, "d"_a, "l2"_a, "unit_queries"_a, "shift"_a.noconvert().none(),
            "centroids"_a.noconvert(), "centroid_sums"_a.noconvert(), "scales"_a.noconvert(),
            "groups"_a.noconvert().none(), "group_sums"_a.noconvert().none(), "group_scales"_a.noconvert().none(),
            "first_blocks"_a.noconvert(), "sizes"_a.noconvert(), "codewords"_a.noconvert(), "firsts"_a.noconvert(),
            "group"_a, "codes"_a.noconvert(), "slot_rows"_a.noconvert(), "points"_a.none(),
-           "row_ids"_a.noconvert().none(), "isa"_a = "")
+           "row_ids"_a.noconvert().none(), "effort"_a.noconvert().none() = nb::none(), "isa"_a = "")
       .def("profile", &Searcher::profile, "queries"_a.noconvert(), "k"_a, "partitions"_a, "candidates"_a,
            "Seconds in each stage, points scanned and hits, summed over the queries, one after the other.")
       .def("answer", &Searcher::answer, "query"_a.none(), "k"_a.none(), "partitions"_a.none(), "candidates"_a.none(),

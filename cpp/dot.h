@@ -249,5 +249,38 @@ std::size_t select_at_least(const float* scores, std::size_t count, float least,
   return found;
 }
 
+#if defined(__AVX2__)
+// places[mask]: the numbers of the bits of mask, in order.
+struct Places {
+  std::uint8_t of[256][8];
+  constexpr Places() : of() {
+    for (unsigned mask = 0; mask < 256; ++mask)
+      for (unsigned bit = 0, count = 0; bit < 8; ++bit)
+        if (mask >> bit & 1) of[mask][count++] = static_cast<std::uint8_t>(bit);
+  }
+};
+constexpr Places places;
+#endif
+
+// Without a branch on what is found: which numbers are taken cannot be predicted.
+std::size_t select_not_below(const float* scores, std::size_t count, float least, std::uint32_t* out) {
+  std::size_t found = 0, i = 0;
+#if defined(__AVX2__)
+  const __m256 limit = _mm256_set1_ps(least);
+  for (; i + 8 <= count; i += 8) {
+    const int mask = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(scores + i), limit, _CMP_NLT_UQ));
+    const __m128i bits = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(places.of[mask]));
+    const __m256i numbers = _mm256_add_epi32(_mm256_cvtepu8_epi32(bits), _mm256_set1_epi32(static_cast<int>(i)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + found), numbers);
+    found += static_cast<std::size_t>(__builtin_popcount(static_cast<unsigned>(mask)));
+  }
+#endif
+  for (; i < count; ++i) {
+    out[found] = static_cast<std::uint32_t>(i);
+    found += !(scores[i] < least);
+  }
+  return found;
+}
+
 }  // namespace
 }  // namespace aniso::ANISO_ISA

@@ -41,6 +41,7 @@ const Kernels kernels = {
     scale_scores,
     sum_squares,
     select_at_least,
+    select_not_below,
 };
 
 }  // namespace aniso::ANISO_ISA

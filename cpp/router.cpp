@@ -27,7 +27,7 @@ void Router::fit(Route& at) const {
   at.bytes.assign(routes_.partitions.bytes.d4, 64);
   at.scores.resize(places);
   at.order.resize(places);
-  at.found.resize(places);
+  at.found.resize(places + 8);
   at.list.reserve(places / 8);
 }
 
@@ -54,17 +54,13 @@ Router::Spread Router::spread_of(const Route& at, std::size_t count) const {
 // Leaves in at.keys the places in at.order with a score of at least `least`, with their scores, in order of places. A
 // score that is not a number (of a query whose products overflow) is taken, so that there are always enough.
 void Router::collect(Route& at, std::size_t count, float least) const {
-  std::size_t found = 0;
-  for (std::size_t i = 0; i < count; ++i) {  // without a branch: which ones are taken cannot be predicted
-    at.found[found] = static_cast<std::uint32_t>(i);
-    found += !(at.order[i] < least);
-  }
+  const std::size_t found = kernels_.select_not_below(at.order.data(), count, least, at.found.data());
   at.keys.resize(found);
   for (std::size_t i = 0; i < found; ++i) at.keys[i] = key_of(sortable(at.order[at.found[i]]), at.found[i]);
 }
 
-// Leaves in at.keys the `wanted` best of `count` scores in at.order, or all if there are fewer.
-void Router::select(Route& at, std::size_t count, std::size_t wanted) const {
+// Leaves in at.keys at least the `wanted` best of `count` scores in at.order, or all if there are fewer.
+void Router::gather(Route& at, std::size_t count, std::size_t wanted) const {
   if (wanted >= count) {
     collect(at, count, -std::numeric_limits<float>::infinity());
     return;
@@ -79,9 +75,31 @@ void Router::select(Route& at, std::size_t count, std::size_t wanted) const {
   if (at.keys.size() < wanted) collect(at, count, -std::numeric_limits<float>::infinity());
   if (at.keys.size() > wanted + wanted / 3 + 8) at.guess += 0.05f;
   at.guess = std::clamp(at.guess, -6.0f, 6.0f);
-  const auto last = at.keys.begin() + static_cast<std::ptrdiff_t>(wanted);
-  std::nth_element(at.keys.begin(), last, at.keys.end(), std::greater<>());
+}
+
+// Leaves in at.keys the `wanted` best of those it holds, where it holds more. The first `sorted` are no worse than the
+// others.
+void Router::trim(Route& at, std::size_t wanted, std::size_t sorted) const {
+  if (wanted >= at.keys.size()) return;
+  const auto first = at.keys.begin() + static_cast<std::ptrdiff_t>(wanted > sorted ? sorted : 0);
+  const auto end = wanted < sorted ? at.keys.begin() + static_cast<std::ptrdiff_t>(sorted) : at.keys.end();
+  if (wanted != sorted)
+    std::nth_element(first, at.keys.begin() + static_cast<std::ptrdiff_t>(wanted), end, std::greater<>());
   at.keys.resize(wanted);
+}
+
+// How many partitions the query is worth where `count` is the mean. Puts the best `depth` of at.keys first.
+std::size_t Router::worth(Route& at, std::size_t count, const Yardstick& yardstick) const {
+  const auto deepest = at.keys.begin() + static_cast<std::ptrdiff_t>(depth - 1);
+  std::nth_element(at.keys.begin(), deepest, at.keys.end(), std::greater<>());
+  const float best = from_sortable(score_of(*std::max_element(at.keys.begin(), deepest + 1)));
+  const float gap = (best - from_sortable(score_of(*deepest))) * yardstick.scale;
+  const Effort& effort = routes_.effort;
+  const float log = effort.offset + effort.level * (best * yardstick.scale + yardstick.shift) + effort.gap * gap;
+  if (!std::isfinite(log)) return count;  // of a query whose products overflow
+  const double most = std::log(furthest);
+  const double times = std::exp(std::clamp(static_cast<double>(log), -most, most));
+  return std::max<std::size_t>(1, static_cast<std::size_t>(static_cast<double>(count) * times + 0.5));
 }
 
 // Lists the blocks of 8 partitions that are worth scoring, those of the nearest groups; returns how many partitions
@@ -99,7 +117,10 @@ std::size_t Router::choose_blocks(Route& at, std::size_t count) const {
   const Spread spread = spread_of(at, blocks);
   const float share = static_cast<float>(wanted) / static_cast<float>(blocks);
   collect(at, blocks, spread.mean + normal_quantile(share) * spread.deviation);
-  if (at.keys.size() < (wanted + 1) / 2) select(at, blocks, wanted);
+  if (at.keys.size() < (wanted + 1) / 2) {
+    gather(at, blocks, wanted);
+    trim(at, wanted, 0);
+  }
   at.list.resize(at.keys.size());
   for (std::size_t i = 0; i < at.list.size(); ++i) at.list[i] = number_of(at.keys[i]);
   const auto last = std::find(at.list.begin(), at.list.end(), static_cast<std::uint32_t>(blocks - 1));
@@ -108,8 +129,9 @@ std::size_t Router::choose_blocks(Route& at, std::size_t count) const {
   return 8 * at.list.size() - (8 * blocks - routes_.p);
 }
 
-void Router::choose(Route& at, std::size_t count, std::vector<Chosen>& chosen) const {
-  const std::size_t places = choose_blocks(at, count), blocks = at.list.size();
+void Router::choose(Route& at, std::size_t count, const Yardstick& yardstick, std::vector<Chosen>& chosen) const {
+  const bool varies = routes_.effort.varies() && count < routes_.p;
+  const std::size_t places = choose_blocks(at, varies ? count + count / 2 : count), blocks = at.list.size();
   const Centroids& partitions = routes_.partitions;
   kernels_.score_centroids(partitions.bytes, at.bytes.data(), at.list.data(), blocks, at.scores.data());
   for (std::size_t i = 0; i < blocks; ++i) {
@@ -117,7 +139,17 @@ void Router::choose(Route& at, std::size_t count, std::vector<Chosen>& chosen) c
     kernels_.scale_scores(at.scores.data() + 8 * i, partitions.scales + first, partitions.biases + first, at.unit, 8,
                           at.order.data() + 8 * i);
   }
-  select(at, places, count);
+  std::size_t wanted = count, sorted = 0;
+  gather(at, places, varies ? std::max(count + count / 2, depth) : count);
+  if (varies && at.keys.size() >= depth) {
+    wanted = worth(at, count, yardstick);
+    sorted = depth;
+  }
+  if (wanted > at.keys.size()) {
+    gather(at, places, wanted);
+    sorted = 0;
+  }
+  trim(at, wanted, sorted);
   const auto ordered = at.keys.begin() + static_cast<std::ptrdiff_t>(std::min(lead, at.keys.size()));
   std::partial_sort(at.keys.begin(), ordered, at.keys.end(), std::greater<>());
   chosen.clear();

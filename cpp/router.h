@@ -16,11 +16,26 @@ struct Centroids {
   const float *scales, *biases;  // (8 * blocks)
 };
 
+// How many partitions a query is worth, against the mean of all queries: exp(offset + level * best + gap * (best -
+// deep)), at most a factor of `Router::furthest` apart, where best and deep are the scores of the first and of the
+// `Router::depth`th partition. A query whose nearest partitions score high, or stand out, needs few. All zero: every
+// query is worth the same.
+struct Effort {
+  float offset = 0, level = 0, gap = 0;
+  bool varies() const { return offset != 0 || level != 0 || gap != 0; }
+};
+
+// What makes routing scores of different queries comparable: score * scale + shift.
+struct Yardstick {
+  float scale = 1, shift = 0;
+};
+
 struct Routes {
   std::size_t p, d;
   Centroids partitions;
   const float *base_scales, *base_biases;  // the part of a point's score that its centroid gives, as above
   Centroids groups;                        // one for every 8 partitions, or none at all: then every partition is scored
+  Effort effort;
 };
 
 struct Chosen {
@@ -50,8 +65,11 @@ class Router {
 
   static constexpr std::size_t lead = 8;  // partitions that are put in order: the threshold of a scan should rise early
 
-  // The best `count` partitions for the query, the first few in order.
-  void choose(Route& at, std::size_t count, std::vector<Chosen>& chosen) const;
+  static constexpr std::size_t depth = 32;  // the partition whose score tells how far the best one stands out
+  static constexpr double furthest = 4;     // times fewer, or more, partitions than were asked for
+
+  // The best `count` partitions for the query, the first few in order; fewer or more where efforts vary.
+  void choose(Route& at, std::size_t count, const Yardstick& yardstick, std::vector<Chosen>& chosen) const;
 
  private:
   struct Spread {
@@ -59,7 +77,9 @@ class Router {
   };
   Spread spread_of(const Route& at, std::size_t count) const;
   void collect(Route& at, std::size_t count, float least) const;
-  void select(Route& at, std::size_t count, std::size_t wanted) const;
+  void gather(Route& at, std::size_t count, std::size_t wanted) const;
+  void trim(Route& at, std::size_t wanted, std::size_t sorted) const;
+  std::size_t worth(Route& at, std::size_t count, const Yardstick& yardstick) const;
   std::size_t choose_blocks(Route& at, std::size_t count) const;
 
   Routes routes_;

@@ -85,7 +85,11 @@ void Search::prepare(const float* from, Workspace& at, Query& query) const {
 }
 
 void Search::choose_partitions(Workspace& at, Query& query, std::size_t count) const {
-  router_.choose(at.route, count, query.chosen);
+  // Scores of l2 become squared distances, others those of a query of length 1.
+  const Yardstick yardstick = view_.l2           ? Yardstick{2, -query.squared}
+                              : query.length > 0 ? Yardstick{1 / query.length, 0}
+                                                 : Yardstick{};
+  router_.choose(at.route, count, yardstick, query.chosen);
   std::erase_if(query.chosen, [&](const Chosen& chosen) { return view_.sizes[chosen.partition] == 0; });
   for (std::size_t i = 0; i < partitions_ahead; ++i) prefetch_codes(query, i, 0);
   at.end(&Stages::route);

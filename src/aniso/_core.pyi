@@ -250,6 +250,7 @@ class Searcher:
         slot_rows: NDArray[np.int32],  # (blocks * 32,)
         points: object | None,  # (n, d) float32 or uint16 (the bits of float16), rows of layout.pack_bytes, or None
         row_ids: NDArray[np.int64] | None,  # (n,) what points are called in results, by default their row numbers
+        effort: NDArray[np.float32] | None = None,  # (3,) offset, level and gap of src/aniso/effort.py
         isa: str = "",
     ) -> None: ...
     def profile(

@@ -63,15 +63,19 @@ class Encoder:
         width = self.d if self.config.rescore != "int8" else -(-self.d // 4) * 4 + 8
         return width, np.dtype(self.config.rescore)
 
+    def prepare(self, vectors: F32) -> F32:
+        """Points or queries as centroids and codes see them: of norm 1 for cosine, shifted for l2."""
+        return _prepare(vectors, self.config.metric, self.shift)
+
     def choose(self, points: F32) -> list[NDArray[np.int32]]:
         """The partition of each point, and the second one where points spill."""
-        x = _prepare(points, self.config.metric, self.shift)
+        x = self.prepare(points)
         first, second = self.partitions.assign(x, self.config.spill or None)
         return [first] if second is None else [first, second]
 
     def encode(self, points: F32, choices: list[NDArray[np.int32]]) -> tuple[list[NDArray[np.uint8]], float]:
         """The bytes (n, code_bytes) of points in each of their partitions; the sum of squares that the first leaves."""
-        x = _prepare(points, self.config.metric, self.shift)
+        x = self.prepare(points)
         penalty = np.full(len(x), self._eta - 1.0, np.float32)
         packed, total = [], None
         for choice in choices:
@@ -90,7 +94,7 @@ class Encoder:
         """The copy kept for rescoring; a row of int8 ends with what the numbers need to become scores."""
         config = self.config
         if config.metric == "cosine" or config.rescore == "int8":
-            x = _prepare(points, config.metric, self.shift)
+            x = self.prepare(points)
         if config.rescore == "int8":
             return _to_int8(x)
         whole = x if config.metric == "cosine" else points

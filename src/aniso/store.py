@@ -54,6 +54,7 @@ class Store:
         self.places: NDArray[np.int64] | None = None  # the order of rows in ids; None: as they come
         self.hidden = np.empty(0, np.int64)  # rows that training did not see: fair queries to measure recall with
         self.added, self.distance = 0, 0.0  # points since training, and the sum of squared distances to their centroids
+        self.effort: NDArray[np.float32] | None = None  # how partitions are shared out among queries; effort.py
         self.settings: dict[Any, tuple[int, int]] = {}  # partitions and candidates of (k, recall), once chosen
         self.plain: _core.Searcher | None = None  # the searcher, where its answers need nothing more
         self._searcher: _core.Searcher | None = None
@@ -92,6 +93,7 @@ class Store:
             slot_rows=self.slot_rows.reshape(-1),
             points=points.view(np.uint16) if points is not None and points.dtype == np.float16 else points,
             row_ids=self.numbers,
+            effort=self.effort,
             **self.encoder.view(),
         )
 
@@ -286,7 +288,7 @@ class Store:
                 new.points[first : first + len(kept[first : first + step])] = self.points[kept[first : first + step]]
         new.use_rows(len(kept), self.ids_of(kept))
         new.hidden = row[self.hidden][row[self.hidden] >= 0]
-        new.next_id = self.next_id
+        new.next_id, new.effort = self.next_id, self.effort
         return new
 
     def filled(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
