@@ -65,7 +65,8 @@ class Searcher {
         int64_(nb::module_::import_("numpy").attr("dtype")("int64")),
         float32_(nb::module_::import_("numpy").attr("dtype")("float32")),
         n_(n),
-        d_(d) {
+        d_(d),
+        partitions_(sizes.shape(0)) {
     View view{};
     const std::size_t p = sizes.shape(0), blocks = codes.shape(0);
     const std::size_t m = codewords.shape(0), width = codewords.shape(1), rows = codes.shape(1);
@@ -179,6 +180,17 @@ class Searcher {
     return out;
   }
 
+  void route(Array<const float, 2> queries, std::size_t partitions, Array<std::int32_t, 2> chosen) {
+    need(queries.shape(1) == d_, "queries and index differ in dimensions");
+    need(chosen.shape(0) == queries.shape(0) && chosen.shape(1) == partitions_, "chosen: (queries, partitions)");
+    nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < queries.shape(0); ++i) {
+      check_query(queries.data() + i * d_, i);
+      std::int32_t* own = chosen.data() + i * partitions_;
+      std::fill(own + search_->route(queries.data() + i * d_, partitions, own), own + partitions_, -1);
+    }
+  }
+
   void search(Array<const float, 2> queries, std::size_t partitions, std::size_t candidates, Array<std::int64_t, 2> ids,
               Array<float, 2> scores, std::optional<Array<const std::uint8_t, 1>> allowed, int threads) {
     const std::size_t q = queries.shape(0), k = ids.shape(1);
@@ -269,7 +281,7 @@ class Searcher {
 
   nb::tuple kept_;  // the arrays, kept alive
   nb::object empty_, int64_, float32_;
-  std::size_t n_, d_;
+  std::size_t n_, d_, partitions_;
   const std::int64_t* row_ids_ = nullptr;
   std::unique_ptr<Search> search_;
 };
@@ -407,6 +419,8 @@ void bind_search(nb::module_& module) {
            "row_ids"_a.noconvert().none(), "effort"_a.noconvert().none() = nb::none(), "isa"_a = "")
       .def("profile", &Searcher::profile, "queries"_a.noconvert(), "k"_a, "partitions"_a, "candidates"_a,
            "Seconds in each stage, points scanned and hits, summed over the queries, one after the other.")
+      .def("route", &Searcher::route, "queries"_a.noconvert(), "partitions"_a, "chosen"_a.noconvert(),
+           "The partitions that searches of these queries would look at, each row filled up with -1.")
       .def("answer", &Searcher::answer, "query"_a.none(), "k"_a.none(), "partitions"_a.none(), "candidates"_a.none(),
            "New arrays of the ids and scores of one query's k best points, or None where arguments need a closer look.")
       .def("search", &Searcher::search, "queries"_a.noconvert(), "partitions"_a, "candidates"_a, "ids"_a.noconvert(),

@@ -301,4 +301,16 @@ std::size_t Search::one(const float* query, const Wish& wish, std::int64_t* ids,
   return count;
 }
 
+std::size_t Search::route(const float* query, std::size_t partitions, std::int32_t* chosen) {
+  std::unique_ptr<Workspace> workspace = borrow();
+  workspace->stages = nullptr;
+  prepare(query, *workspace, workspace->query);
+  choose_partitions(*workspace, workspace->query, std::min(std::max<std::size_t>(partitions, 1), view_.routes.p));
+  const std::vector<Chosen>& found = workspace->query.chosen;
+  for (std::size_t i = 0; i < found.size(); ++i) chosen[i] = static_cast<std::int32_t>(found[i].partition);
+  const std::size_t count = found.size();
+  give_back(std::move(workspace));
+  return count;
+}
+
 }  // namespace aniso

@@ -130,6 +130,10 @@ class Search {
   // the least number of points that a query found.
   std::size_t many(const float* queries, std::size_t count, const Wish& wish, std::int64_t* ids, float* scores);
 
+  // The partitions with points that a search would look at, the nearest few first; returns how many. There is room for
+  // all there are.
+  std::size_t route(const float* query, std::size_t partitions, std::int32_t* chosen);
+
  private:
   std::unique_ptr<Workspace> borrow();
   void give_back(std::unique_ptr<Workspace> workspace);

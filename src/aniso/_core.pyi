@@ -262,6 +262,14 @@ class Searcher:
     ) -> dict:  # type: ignore[type-arg]
         """Seconds in each stage, points scanned and hits, summed over the queries, one after the other."""
 
+    def route(
+        self,
+        queries: NDArray[np.float32],  # (q, d)
+        partitions: int,
+        chosen: NDArray[np.int32],  # (q, p) out
+    ) -> None:
+        """The partitions that searches of these queries would look at, each row filled up with -1."""
+
     def answer(
         self,
         query: object | None,
