@@ -186,7 +186,10 @@ def test_a_recall_is_aimed_at(module: Any) -> None:
     low, high = (recall(results, truth) for _, results in answers)
     assert low < high
     assert high > 0.95  # 400 answers: two standard errors below 0.99 are 0.98
-    assert [name for name, _ in answers] == ["aniso(rescore=float32, recall=0.5)", "aniso(rescore=float32, recall=0.99)"]
+    assert [name for name, _ in answers] == [
+        "aniso(rescore=float32, recall=0.5)",
+        "aniso(rescore=float32, recall=0.99)",
+    ]
 
 
 def test_fewer_points_than_asked_for(module: Any) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import aniso
 import numpy as np
 from ann_benchmarks.algorithms.base.module import BaseANN
 from numpy.typing import NDArray
+
+import aniso
 
 _METRICS = {"angular": "cosine", "euclidean": "l2", "ip": "dot"}
 

@@ -1,6 +1,6 @@
-"""aniso inside other libraries; each module needs its library, and nothing here imports one before it is asked for.
+"""aniso inside other libraries: `sklearn` has a transformer for scikit-learn, `langchain` a vector store for LangChain.
 
-`aniso.integrations.sklearn` has a transformer for scikit-learn, `aniso.integrations.langchain` a vector store for LangChain.
+Each module needs its library. Importing aniso, or this package, imports none of them.
 """
 
 __all__: list[str] = []

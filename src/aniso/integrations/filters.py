@@ -5,8 +5,8 @@
     {"lang": {"$in": ["en", "de"]}, "draft": {"$ne": True}}   all of the keys hold
     {"$or": [{"lang": "en"}, {"year": 2024}]}             also "$and" and "$not"
 
-A key that a document does not have fulfils only "$ne", "$nin", "$exists": False, and what "$not" makes of the others. Values that cannot
-be compared, such as a str with an int, are neither less nor greater.
+A key that a document does not have fulfils "$ne", "$nin" and "$exists": False alone. Values that cannot be compared,
+such as a str with an int, are neither less nor greater.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ def compile_filter(conditions: Any) -> Condition:
     (True, False)
     """
     if not isinstance(conditions, Mapping):
-        raise TypeError(f"a filter is a {type(conditions).__name__}; needed: a dict such as {{'lang': 'en'}}, or a function")
+        raise TypeError(
+            f"a filter is a {type(conditions).__name__}; needed: a dict such as {{'lang': 'en'}}, or a function"
+        )
     parts = [_condition(key, wanted) for key, wanted in conditions.items()]
-    return lambda metadata: all(part(metadata) for part in parts)
+    return parts[0] if len(parts) == 1 else lambda metadata: all(part(metadata) for part in parts)
 
 
 def _condition(key: Any, wanted: Any) -> Condition:
@@ -76,9 +78,9 @@ def _condition(key: Any, wanted: Any) -> Condition:
         return lambda metadata: not part(metadata)
     if isinstance(key, str) and key.startswith("$"):
         raise ValueError(f"{key!r} stands where a key of the metadata is needed, or one of {', '.join(_JOINED)}")
-    tests = [(_OPERATORS["$eq"], wanted)]
-    if isinstance(wanted, Mapping) and any(isinstance(name, str) and name.startswith("$") for name in wanted):
-        tests = [_test(key, name, other) for name, other in wanted.items()]
+    if not isinstance(wanted, Mapping) or not any(isinstance(name, str) and name.startswith("$") for name in wanted):
+        return lambda metadata: bool(metadata.get(key, _MISSING) == wanted)
+    tests = [_test(key, name, other) for name, other in wanted.items()]
 
     def holds(metadata: Mapping[str, Any]) -> bool:
         value = metadata.get(key, _MISSING)

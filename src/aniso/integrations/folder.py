@@ -1,7 +1,7 @@
 """A folder that holds documents as JSON, and the index of their embeddings.
 
-documents.json names the index file, and is put in place last and in one step: a save that is interrupted leaves what was
-there before. Names are relative, so the folder may be moved. Nothing in it is executed when it is read.
+documents.json names the index file, and is put in place last and in one step: a save that is interrupted leaves what
+was there before. Names are relative, so the folder may be moved. Nothing in it is executed when it is read.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def read_folder(path: str | os.PathLike[str], *, threads: int | None = None) -> 
         raise FormatError(f"{file}: version is {version!r}; needed: {_VERSION} (a newer aniso may read it)")
     for each in listed:
         if [type(part) for part in each] != [str, str, dict]:
-            raise FormatError(f"{file}: a document is {each!r:.60}; needed: id and text, both str, and a metadata object")
+            raise FormatError(
+                f"{file}: a document is {each!r:.60}; needed: id and text, both str, and a metadata object"
+            )
     documents = {key: (text, metadata) for key, text, metadata in listed}
     if len(documents) < len(listed):
         raise FormatError(f"{file}: {len(listed)} documents have {len(documents)} ids; needed: one for each")

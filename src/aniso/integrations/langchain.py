@@ -279,7 +279,7 @@ class AnisoVectorStore(VectorStore):
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         """From a score to LangChain's relevance, 0 to 1.
 
-        It is the cosine or the inner product (of unit vectors, then), 0 where that is negative; of a distance, 1 / (1 + it).
+        It is the cosine, or the inner product, cut to that range; of a distance it is 1 / (1 + distance).
         """
         if self._metric == "l2":
             return lambda score: 1 / (1 + float(np.sqrt(max(-score, 0.0))))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,6 @@ F64 = NDArray[np.float64]
 
 _METRICS = {"euclidean": "l2", "l2": "l2", "cosine": "cosine", "dot": "dot"}
 _MODES = ("distance", "connectivity")
-_VALUES = 1 << 22  # coordinates of neighbours held at a time (16 MB)
 
 
 class AnisoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -49,7 +46,8 @@ class AnisoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
                    1000 points
     n_jobs         threads, as scikit-learn counts them: None is 1, -1 all cores. The graph is the same for any number
 
-    After fit: index_, the index; n_samples_fit_, its points; n_features_in_ and perhaps feature_names_in_.
+    After fit: index_, the index; n_samples_fit_, how many points it has; effective_metric_, its name of the metric;
+    n_features_in_ and, where X has named columns, feature_names_in_.
     """
 
     def __init__(
@@ -81,6 +79,7 @@ class AnisoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         else:
             self.index_ = build(points, metric=metric, recall=self.recall, threads=threads)
         self.n_samples_fit_ = self._n_features_out = len(points)
+        self.effective_metric_ = metric
         self._points = points
         return self
 
@@ -102,7 +101,7 @@ class AnisoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             return self._graph(*self._neighbours(self._points, count))
         distances, ids = self._neighbours_of_fitted(count - 1)
         own = np.arange(len(ids))[:, None]
-        return self._graph(np.hstack([np.zeros_like(distances[:, :1], shape=own.shape), distances]), np.hstack([own, ids]))
+        return self._graph(np.hstack([np.zeros(own.shape), distances]), np.hstack([own, ids]))
 
     def kneighbors(
         self, X: ArrayLike | None = None, n_neighbors: int | None = None, return_distance: bool = True
@@ -129,8 +128,6 @@ class AnisoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
             raise ValueError(f"metric is {self.metric!r}; needed: one of {', '.join(_METRICS)}")
         if self.metric == "dot" and self.mode == "distance":
             raise ValueError("metric 'dot' gives no distances; needed: mode='connectivity', or metric 'cosine'")
-        if not isinstance(self.recall, Real):
-            raise TypeError(f"recall is {self.recall!r}; needed: a number above 0, at most 1")
         check_recall(self.recall)
         return _METRICS[self.metric]
 
@@ -139,18 +136,19 @@ class AnisoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return check_vectors(validate_data(self, X, reset=False), "X")
 
     def _graph_neighbours(self) -> int:
+        self._check_parameters()  # they may have been set after fit
         return int(self.n_neighbors) + (self.mode == "distance")
 
     def _neighbours(self, queries: F32, count: int) -> tuple[F64, NDArray[np.int64]]:
         """Distances and numbers of the nearest fitted points, nearest first."""
         if count > self.n_samples_fit_:
             raise ValueError(
-                f"{count} neighbours are wanted of n_samples_fit_ = {self.n_samples_fit_} points; needed: at most as many "
-                "(a point itself counts as one more in mode 'distance', and where it is left out)"
+                f"{count} neighbours are wanted of n_samples_fit_ = {self.n_samples_fit_} points; needed: at most as "
+                "many (a point itself counts as one more in mode 'distance', and where it is left out)"
             )
         threads = effective_n_jobs(self.n_jobs)
         found = self.index_.search(queries, count, threads=threads)
-        return self._measured(queries, found.ids, found.scores)
+        return _distances(found.scores, self.effective_metric_), found.ids
 
     def _neighbours_of_fitted(self, count: int) -> tuple[F64, NDArray[np.int64]]:
         """The same for the fitted points themselves, none of which is its own neighbour."""
@@ -160,18 +158,6 @@ class AnisoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         others[others.all(axis=1), -1] = False  # hidden by duplicates or by chance: the farthest gives way
         return distances[others].reshape(n, count), ids[others].reshape(n, count)
 
-    def _measured(self, queries: F32, ids: NDArray[np.int64], scores: F32) -> tuple[F64, NDArray[np.int64]]:
-        """Distances in double precision, from the points and not from the rounded scores, and rows in their order."""
-        if self.metric == "dot":
-            return -scores.astype(np.float64), ids
-        distances = np.empty(ids.shape, np.float64)
-        rows = max(1, _VALUES // max(1, math.prod(ids.shape[1:]) * queries.shape[1]))
-        for first in range(0, len(ids), rows):
-            part = slice(first, first + rows)
-            distances[part] = _distances(queries[part], self._points[ids[part]], self.metric)
-        order = np.lexsort((ids, distances), axis=1)
-        return np.take_along_axis(distances, order, axis=1), np.take_along_axis(ids, order, axis=1)
-
     def _graph(self, distances: F64, ids: NDArray[np.int64]) -> csr_matrix:
         rows, count = ids.shape
         values = distances if self.mode == "distance" else np.ones(ids.shape)
@@ -179,18 +165,9 @@ class AnisoTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return csr_matrix((values.ravel(), ids.ravel(), starts), shape=(rows, self.n_samples_fit_))
 
 
-def _distances(queries: F32, points: F32, metric: str) -> F64:
-    """The distances of queries (q, d) from points (q, k, d): (q, k)."""
-    if metric != "cosine":
-        differences = points.astype(np.float64) - queries[:, None]
-        return np.sqrt(np.einsum("qkd,qkd->qk", differences, differences))
-    # |a/|a| - b/|b||^2 / 2 is 1 - cos without the cancellation.
-    a, b = _units(queries.astype(np.float64)[:, None]), _units(points.astype(np.float64))
-    halves = np.einsum("qkd,qkd->qk", b - a, b - a) / 2
-    zero = ~a.any(axis=2) | ~b.any(axis=2)  # the cosine with a zero vector is 0, by scikit-learn's definition too
-    return np.where(zero, 1.0, halves)
-
-
-def _units(vectors: F64) -> F64:
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors / np.where(lengths > 0, lengths, 1)
+def _distances(scores: F32, metric: str) -> F64:
+    """Scores of an index as distances."""
+    exact = scores.astype(np.float64)
+    if metric == "dot":
+        return -exact
+    return np.maximum(1 - exact, 0) if metric == "cosine" else np.sqrt(-exact)
