@@ -210,6 +210,21 @@ def test_threads_search_while_one_changes_the_store():
     assert wrong == []
 
 
+def test_what_a_filter_lets_pass_is_still_there_when_it_is_searched():
+    store, deleting = compass(), []
+
+    def passes(document):
+        if not deleting:
+            deleting.append(threading.Thread(target=store.delete, args=(["east"],)))
+            deleting[0].start()
+            deleting[0].join(0.2)
+        return True
+
+    assert ids(store.similarity_search("1 0", filter=passes))[0] == "east"
+    deleting[0].join()
+    assert "east" not in ids(store.similarity_search("1 0", filter=passes))
+
+
 # Filters
 
 
