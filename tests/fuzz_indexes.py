@@ -2,8 +2,8 @@
 
     python tests/fuzz_indexes.py --count 100000
 
-A case is a number: it picks an index, damages its file, and uses what opens. A crash, a hang, a huge allocation, an error
-other than FormatError, or an id that no point has ends the run and names the case (`--only CASE` runs it again).
+A case is a number: it picks an index, damages its file, and uses what opens. A crash, a hang, a huge allocation, an
+error other than FormatError, or an id that no point has ends the run and names the case (`--only CASE` runs it again).
 test_damaged_indexes.py runs it in a process of its own.
 """
 
@@ -43,7 +43,26 @@ POINTS = np.random.default_rng(8).normal(size=(N, D)).astype(np.float32)
 QUERIES = POINTS[:3] + np.float32(0.1)
 DTYPES = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 VALUES: tuple[Any, ...] = (
-    *(0, 1, -1, 2, 7, N, N - 1, N + 1, 255, 2**31 - 1, 2**31, 2**32, 2**53, 2**62, 2**63 - 1, 2**63, -(2**63), 2**64 - 1),
+    *(
+        0,
+        1,
+        -1,
+        2,
+        7,
+        N,
+        N - 1,
+        N + 1,
+        255,
+        2**31 - 1,
+        2**31,
+        2**32,
+        2**53,
+        2**62,
+        2**63 - 1,
+        2**63,
+        -(2**63),
+        2**64 - 1,
+    ),
     *(0.5, -0.0, 1e300, -1e300, 1e-300, True, False, None, "", "a", "dot", "cosine", "l2", "int8", "none", "float16"),
     *([], {}, [1], [0, 1, 2, 3], {"a": 1}, "ü" * 50),
 )
@@ -58,7 +77,9 @@ def indexes() -> list[Parts]:
         for at, ids in enumerate((None, np.arange(N) * 3 - 5, names)):
             few = {"partitions": 4} if (number + at) % 4 else {}
             tuned = 0.9 if at == 1 else None
-            index = aniso.build(POINTS, metric=metric, rescore=rescore, ids=ids, recall=tuned, rounds=1, threads=1, **few)
+            index = aniso.build(
+                POINTS, metric=metric, rescore=rescore, ids=ids, recall=tuned, rounds=1, threads=1, **few
+            )
             if (number + at) % 3:
                 index.remove(index.ids[5:11])
                 index.update(POINTS[:3] * 2, index.ids[:3])
@@ -130,7 +151,9 @@ def change_array(rng: np.random.Generator, header: dict[str, Any], arrays: dict[
         flat[where] = pick(rng, (0, np.nan, np.inf, -np.inf, -1, 1e30, -1e30, 1e-40))
     else:
         limits = np.iinfo(array.dtype)
-        value = int(pick(rng, (0, -1, 1, N, N - 1, N + 1, 31, 32, limits.min, limits.max, limits.max - 1, 2**31, 2**33)))
+        value = int(
+            pick(rng, (0, -1, 1, N, N - 1, N + 1, 31, 32, limits.min, limits.max, limits.max - 1, 2**31, 2**33))
+        )
         flat[where] = min(max(value, limits.min), limits.max)
 
 
@@ -154,7 +177,9 @@ def change_sizes(rng: np.random.Generator, header: dict[str, Any], arrays: dict[
             warnings.simplefilter("ignore")
             arrays[name] = array.astype(pick(rng, DTYPES))
     else:
-        arrays[name] = pick(rng, (array[None], array.reshape(-1), array.T.copy(), array[..., None], np.array(array.sum())))
+        arrays[name] = pick(
+            rng, (array[None], array.reshape(-1), array.T.copy(), array[..., None], np.array(array.sum()))
+        )
 
 
 def change_rows(rng: np.random.Generator, header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
@@ -232,7 +257,14 @@ def change_bytes(rng: np.random.Generator, data: bytes) -> bytes:
     return bytes(damaged)
 
 
-PARTS: tuple[Callable[..., None], ...] = (change_header, change_array, change_array, change_sizes, change_rows, change_slots)
+PARTS: tuple[Callable[..., None], ...] = (
+    change_header,
+    change_array,
+    change_array,
+    change_sizes,
+    change_rows,
+    change_slots,
+)
 BYTES: tuple[Callable[..., bytes], ...] = (change_entries, change_bytes)
 
 
@@ -285,7 +317,9 @@ def check_search(index: aniso.Index, rng: np.random.Generator) -> None:
         return
     queries = np.random.default_rng(2).normal(size=(3, index.d)).astype(np.float32)
     k = int(pick(rng, (1, 3, len(ids), 10**6)))
-    wish: dict[str, Any] = pick(rng, ({}, {"partitions": 10**6, "candidates": 10**6}, {"partitions": 1}, {"candidates": 1}))
+    wish: dict[str, Any] = pick(
+        rng, ({}, {"partitions": 10**6, "candidates": 10**6}, {"partitions": 1}, {"candidates": 1})
+    )
     known = set(ids.tolist())
     allowed, most = known, len(ids)
     if rng.random() < 0.3:
@@ -316,9 +350,10 @@ def run_case(case: int, seed: int, good: list[Parts], path: Path, apart: bool) -
         use(opened, rng)
         return kind, "used"
     except aniso.FormatError as error:
-        assert str(path) in str(error), f"no file named: {error}"
-        assert len(str(error)) < 600, f"too long: {error}"
-        return kind, "refused" if opened is None else "refused later"
+        message = str(error)
+    assert str(path) in message, f"no file named: {message}"
+    assert len(message) < 600, f"too long: {message}"
+    return kind, "refused" if opened is None else "refused later"
 
 
 def main() -> int:

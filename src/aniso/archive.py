@@ -221,7 +221,8 @@ class _Reader:
     def count(self, name: str) -> int:
         """A whole number that is not negative."""
         value = self.header[name]
-        self.need(type(value) is int and 0 <= value < 2**63, name, value, "a whole number, not negative")
+        most = 2**63 if name == "next_id" else 2**62  # ids may be the largest int64; the others are to be added to
+        self.need(type(value) is int and 0 <= value < most, name, value, f"a whole number, not negative, below {most}")
         return int(value)
 
     def number(self, name: str) -> float:

@@ -1,7 +1,7 @@
 """Something to search on any machine: the docstrings of the installed Python packages, as vectors.
 
-TF-IDF over the words of each docstring, reduced by a truncated SVD; NumPy alone. `aniso demo` builds an index of them and
-searches it in words; examples/quantize.py squeezes them to a few bytes each.
+TF-IDF over the words of each docstring, reduced by a truncated SVD; NumPy alone. `aniso demo` builds an index of them
+and searches it in words; examples/quantize.py squeezes them to a few bytes each.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from aniso.progress import Progress, silent
 __all__ = ["Docstring", "Embedding", "collect"]
 
 _ROWS = 1024  # texts multiplied at a time: bounds memory
+_WORDS = 60  # of a docstring: those that say what it is about; parameters and examples come later
 _SKIPPED = {"test", "tests", "testing", "idlelib", "lib2to3", "_vendor", "node_modules"}
 
 F32 = NDArray[np.float32]
@@ -38,6 +39,11 @@ class Docstring(NamedTuple):
     def summary(self) -> str:
         """Its first line."""
         return self.text.partition("\n")[0].strip()
+
+    @property
+    def words(self) -> str:
+        """What it is about: its name, which counts twice, and how it begins."""
+        return " ".join([self.name, self.name, *self.text.split()[:_WORDS]])
 
     @property
     def package(self) -> str:
@@ -105,7 +111,7 @@ class Embedding:
     """
 
     def __init__(
-        self, texts: list[str], *, dimensions: int = 64, words: int = 20_000, progress: Progress = silent
+        self, texts: list[str], *, dimensions: int = 64, words: int = 8000, progress: Progress = silent
     ) -> None:
         counts = [Counter(_split(text)) for text in texts]
         documents = Counter(word for count in counts for word in count)
@@ -118,11 +124,15 @@ class Embedding:
             progress("embed", step, 4)
             basis = np.linalg.qr(matrix.transposed_times(matrix.times(basis)))[0].astype(np.float32)
         progress("embed", 3, 4)
-        self._basis = basis
-        self.points: F32 = _unit(matrix.times(basis))  # (texts, d)
+        along = matrix.times(basis)
+        turned, strengths, _ = np.linalg.svd(along.T @ along)  # of the singular values, the squares
+        # The strongest directions, those of the most common words, are weakened.
+        self._basis = (basis @ (turned / np.sqrt(np.sqrt(strengths + 1e-6)))).astype(np.float32)
+        self.points: F32 = _unit(matrix.times(self._basis))  # (texts, d)
         progress("embed", 4, 4)
 
     def __call__(self, texts: list[str]) -> F32:
+        """Other texts as vectors of the same kind; one without a known word is all zeros."""
         return _unit(self._tf_idf([Counter(_split(text)) for text in texts]).times(self._basis))
 
     def _tf_idf(self, counts: list[Counter[str]]) -> _Sparse:
@@ -135,7 +145,9 @@ class Embedding:
                     columns.append(column)
                     values.append(number)
         at = np.array(columns, np.int64)
-        return _Sparse(np.array(rows, np.int64), at, (1 + np.log(np.array(values, np.float32))) * self._idf[at], len(counts))
+        return _Sparse(
+            np.array(rows, np.int64), at, (1 + np.log(np.array(values, np.float32))) * self._idf[at], len(counts)
+        )
 
 
 class _Sparse:

@@ -18,12 +18,13 @@ examples:
   aniso search words.aniso queries.npy -k 10
   aniso demo
 
-Vectors are read from .npy, .npz, .hdf5, .h5, .fvecs, .bvecs, .ivecs and .parquet files; "file::name" picks an array within.
+Vectors are read from .npy, .npz, .hdf5, .h5, .fvecs, .bvecs, .ivecs and .parquet files;
+"file::name" picks an array within one.
 Results go to stdout, progress and errors to stderr.
 
 exit codes:
   0    done
-  1    it ran, and what it checked does not hold (reproduce)
+  1    a claim of the paper does not hold (reproduce), or a fault of aniso itself
   2    a wrong argument, file or library: one line on stderr says what to do
   130  stopped by ctrl-C; no file is left half-written
 """
@@ -56,8 +57,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; what the user can mend is one line on stderr."""
-    options = parser().parse_args(arguments)
     try:
+        options = parser().parse_args(arguments)
         code: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read the results has enough
@@ -69,6 +70,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("aniso: stopped", file=sys.stderr)
         return 130
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        what = f"{type(error).__name__}: {one_line(error)}"
+        print(f"aniso: a fault of aniso itself: {what} (python -X dev -m aniso ... shows where)", file=sys.stderr)
+        return 1
     return code
 
 

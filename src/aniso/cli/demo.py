@@ -57,7 +57,7 @@ def demo(options: argparse.Namespace) -> int:
     start = time.perf_counter()
     with progress() as show:
         found = collect(options.most, progress=show)
-        words = Embedding([f"{one.name} {one.text}" for one in found], dimensions=96, progress=show)
+        words = Embedding([one.words for one in found], dimensions=256, progress=show)
         # Summaries are asked for the docstrings they belong to: half of them tune the index, the others measure it.
         order = np.random.default_rng(0).permutation(len(found))[: 2 * _ASKED]
         asked = words([found[at].summary for at in order])
@@ -85,16 +85,16 @@ def demo(options: argparse.Namespace) -> int:
         print(answer["question"])
         for one in answer["found"]:
             print(f"  {one['score']:.2f}  {one['name']}: {one['summary']}")
-    print(f"\n{len(asked) - half:,} summaries asked for the ten nearest docstrings; one by one on one core, and in a batch\n")
+    print(
+        f"\n{len(asked) - half:,} summaries asked for the ten nearest docstrings, one by one on one core and in a batch\n"
+    )
     print(bench_table(lines))
     if options.plot is not None:
         print(f"\nplot: {options.plot}")
     return 0
 
 
-def _answers(
-    index: aniso.Index, words: Embedding, known: dict[str, Docstring], questions: Any
-) -> list[dict[str, Any]]:
+def _answers(index: aniso.Index, words: Embedding, known: dict[str, Docstring], questions: Any) -> list[dict[str, Any]]:
     """The best docstrings for each question."""
     vectors = words(list(questions))
     answers = []

@@ -40,7 +40,12 @@ def add_build(commands: Commands) -> None:
     )
     parser.add_argument("vectors", metavar="VECTORS", help="a file of vectors, one in each row")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="INDEX", help="the file to write")
-    parser.add_argument("--metric", choices=METRICS, default="dot", help="what is best: the largest inner product (dot)")
+    parser.add_argument(
+        "--metric",
+        choices=METRICS,
+        default="dot",
+        help="what is searched for: the largest dot or cosine, the least l2 (dot)",
+    )
     parser.add_argument(
         "--recall", type=float, default=0.95, metavar="R", help="the share of the true best points to find (0.95)"
     )
@@ -50,7 +55,9 @@ def add_build(commands: Commands) -> None:
         "--rescore", choices=RESCORES, default="float32", help="the copy kept for final scores (float32: exact)"
     )
     parser.add_argument("--partitions", type=int, metavar="N", help="parts to divide the points into (by their number)")
-    parser.add_argument("--spill", type=float, metavar="S", help="strength of a second partition per point, 0: none (1)")
+    parser.add_argument(
+        "--spill", type=float, metavar="S", help="strength of a second partition per point, 0: none (1)"
+    )
     parser.add_argument("--subspaces", type=int, metavar="N", help="4-bit codes per point (one for 2 dimensions)")
     parser.add_argument("--sample", type=int, metavar="N", help="most points that training looks at")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of everything random (0)")
@@ -202,13 +209,17 @@ def _shown(value: Any) -> str:
         return "not set"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f" {value:,}".strip() if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    return (
+        f" {value:,}".strip() if isinstance(value, int) else f"{value:.4g}" if isinstance(value, float) else str(value)
+    )
 
 
 def open_index(path: Path, threads: int | None, verify: bool = False) -> aniso.Index:
     """The index in a file, with a message for a file of vectors in its place."""
     if path.suffix.lower() in (".npy", ".npz", ".hdf5", ".h5", ".fvecs", ".bvecs", ".ivecs", ".parquet"):
-        raise ValueError(f"{path} looks like a file of vectors; needed: an index (aniso build {path} -o INDEX makes one)")
+        raise ValueError(
+            f"{path} looks like a file of vectors; needed: an index (aniso build {path} -o INDEX makes one)"
+        )
     return aniso.open(path, threads=threads, verify=verify)
 
 
@@ -228,7 +239,9 @@ def read_ids(path: Path, text: bool | None = None) -> NDArray[Any]:
         return np.array(lines, dtype=object)
     if None in numbers:
         row = numbers.index(None)
-        raise ValueError(f"{path} line {row + 1} is {lines[row][:40]!r}; needed: a whole number, as the ids of the index")
+        raise ValueError(
+            f"{path} line {row + 1} is {lines[row][:40]!r}; needed: a whole number, as the ids of the index"
+        )
     return np.array(numbers, dtype=np.int64)
 
 

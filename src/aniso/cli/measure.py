@@ -34,7 +34,9 @@ def add_tune(commands: Commands) -> None:
     )
     parser.add_argument("index", metavar="INDEX", type=Path, help="a file that aniso build wrote")
     parser.add_argument("--queries", metavar="FILE", help="typical queries (points of the index)")
-    parser.add_argument("--recall", type=float, default=0.95, metavar="R", help="what searches aim at from now on (0.95)")
+    parser.add_argument(
+        "--recall", type=float, default=0.95, metavar="R", help="what searches aim at from now on (0.95)"
+    )
     parser.add_argument("--save", action="store_true", help="write the curve and the recall into the index")
     _add_shared(parser)
     parser.set_defaults(run=tune)

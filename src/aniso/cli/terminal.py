@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from aniso.progress import Progress
 
 __all__ = ["Commands", "Help", "check_output", "one_line", "print_json", "progress", "replacing", "table"]
 
-Commands = argparse._SubParsersAction  # of parsers: what a command adds itself to
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command adds its parser to
 
 _WIDTH = 100  # of help: the same in every terminal, and in docs/cli.md
 _PERIOD = 5.0  # seconds between two plain lines of a stage
@@ -29,6 +29,13 @@ class Help(argparse.RawDescriptionHelpFormatter):
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_WIDTH, max_help_position=26)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        """-o, --output INDEX: as Python writes it from 3.13 on, in every version."""
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        value = self._format_args(action, self._get_default_metavar_for_optional(action))
+        return f"{', '.join(action.option_strings)} {value}"
 
 
 def one_line(error: BaseException) -> str:
