@@ -67,7 +67,7 @@ def test_build_writes_what_aniso_build_builds(folder: Path, capsys: pytest.Captu
         "rescore": "int8",
         "seed": 3,
         "partitions": 20,
-        "spill": 0,
+        "spill": 0.0,
         "subspaces": 4,
         "sample": 2000,
     }
@@ -189,10 +189,10 @@ def test_bench(folder: Path, capsys: pytest.CaptureFixture[str], asked: list[str
 
 
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call = ["demo", "--most", 3000, "--plot", tmp_path / "d.png", "--ask", "compress bytes with zlib"]
+    call = ["demo", "--most", 1500, "--plot", tmp_path / "d.png", "--ask", "compress bytes with zlib"]
     code, out, _ = run(capsys, *call)
     assert code == 0
-    assert "3,000 docstrings" in out
+    assert "1,500 docstrings" in out
     assert "compress bytes with zlib\n  " in out
     assert "recall 0.95" in out
     assert (tmp_path / "d.png").read_bytes().startswith(b"\x89PNG")

@@ -86,7 +86,7 @@ def demo(options: argparse.Namespace) -> int:
         for one in answer["found"]:
             print(f"  {one['score']:.2f}  {one['name']}: {one['summary']}")
     print(
-        f"\n{len(asked) - half:,} summaries asked for the ten nearest docstrings, one by one on one core and in a batch\n"
+        f"\n{len(asked) - half:,} summaries asked for the ten nearest docstrings, one by one on a core and in a batch\n"
     )
     print(bench_table(lines))
     if options.plot is not None:
