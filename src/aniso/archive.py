@@ -173,6 +173,8 @@ def _check_slots(reader: _Reader, store: Store) -> None:
     reader.need(bool(((firsts >= 0) & (firsts <= blocks)).all()), "first_blocks", firsts.tolist(), f"0 to {blocks}")
     reader.need(bool(((room >= 0) & (room <= blocks - firsts)).all()), "room", room.tolist(), "within the blocks")
     reader.need(bool(((sizes >= 0) & (sizes <= room * BLOCK)).all()), "sizes", sizes.tolist(), "within the room")
+    entries = int(sizes.sum(dtype=np.int64))
+    reader.need(store.n <= entries, "n", store.n, f"at most {entries}, what the partitions hold")
     order = np.argsort(firsts[room > 0], kind="stable")
     begins, ends = firsts[room > 0][order], (firsts + room)[room > 0][order]
     reader.need(bool((ends[:-1] <= begins[1:]).all()), "room", room.tolist(), "no overlap of partitions")

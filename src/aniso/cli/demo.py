@@ -23,7 +23,7 @@ _QUESTIONS = (
     "eigenvalues of a symmetric matrix",
     "wait until a thread has finished",
     "random numbers from a normal distribution",
-    "send an email message to a server",
+    "open a web page in the browser",
 )
 _ASKED = 1000  # summaries asked to measure with, and as many to tune with
 _SHOWN = 3  # answers to each question
