@@ -14,7 +14,6 @@ import copy
 import faulthandler
 import io
 import json
-import os
 import resource
 import sys
 import tempfile
@@ -371,7 +370,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")  # arithmetic on damaged numbers overflows
     good, outcomes, failed = indexes(), Counter[str](), 0
-    if not options.apart:  # the sanitizers need all the address space there is
+    if not options.apart and sys.platform == "linux":  # the sanitizers need all the address space there is
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
     start = time.process_time()
@@ -397,5 +396,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     faulthandler.enable()
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     sys.exit(main())

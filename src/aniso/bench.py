@@ -51,7 +51,7 @@ def bench(
     threads: int | None = None,
     progress: Progress = silent,
 ) -> list[Line]:
-    """Measure exact search and the index at each recall, best-known first; each takes about 2 times `seconds`.
+    """Measure exact search, then the index at each recall; each takes about twice `seconds`.
 
     points are the vectors in the order of index.ids, for an index that keeps none or a rounded copy. Without queries,
     points of the index are asked, and each is not counted among its own answers.

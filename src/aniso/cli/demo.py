@@ -12,7 +12,7 @@ import numpy as np
 import aniso
 from aniso.bench import RECALLS, bench
 from aniso.cli.measure import bench_plot, bench_table
-from aniso.cli.terminal import Commands, Help, check_output, print_json, progress
+from aniso.cli.terminal import Commands, Help, check_plot, print_json, progress
 from aniso.demo import Docstring, Embedding, collect
 
 __all__ = ["add_demo"]
@@ -51,7 +51,7 @@ def add_demo(commands: Commands) -> None:
 
 def demo(options: argparse.Namespace) -> int:
     """Read, embed, build, search, measure."""
-    check_output(options.plot, [".png", ".svg", ".pdf"])
+    check_plot(options.plot)
     if options.most < 100:
         raise ValueError(f"--most is {options.most}; needed: at least 100, for something to search")
     start = time.perf_counter()

@@ -8,15 +8,13 @@ from typing import Any
 
 from aniso.bench import RECALLS, Line, bench
 from aniso.cli.indexes import open_index
-from aniso.cli.terminal import Commands, Help, check_output, print_json, progress, replacing, table
+from aniso.cli.terminal import Commands, Help, check_plot, print_json, progress, replacing, table
 from aniso.datasets import read_vectors
 from aniso.tune import Measured
 
 __all__ = ["add_bench", "add_tune", "bench_plot", "bench_table"]
 
 Options = argparse.Namespace
-
-_PLOTS = [".png", ".svg", ".pdf"]
 
 
 def add_tune(commands: Commands) -> None:
@@ -44,7 +42,7 @@ def add_tune(commands: Commands) -> None:
 
 def tune(options: Options) -> int:
     """Measure, print, and save where asked."""
-    check_output(options.plot, _PLOTS)
+    check_plot(options.plot)
     index = open_index(options.index, options.threads)
     queries = None if options.queries is None else read_vectors(options.queries)
     with progress() as show:
@@ -90,7 +88,7 @@ def add_bench(commands: Commands) -> None:
 
 def run_bench(options: Options) -> int:
     """Measure and print."""
-    check_output(options.plot, _PLOTS)
+    check_plot(options.plot)
     index = open_index(options.index, options.threads)
     with progress() as show:
         lines = bench(

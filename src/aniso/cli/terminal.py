@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import importlib.util
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any, TextIO, TypeAlias
 
 from aniso.progress import Progress
 
-__all__ = ["Commands", "Help", "check_output", "one_line", "print_json", "progress", "replacing", "table"]
+__all__ = ["Commands", "Help", "check_output", "check_plot", "one_line", "print_json", "progress", "replacing", "table"]
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what a command adds its parser to
 
@@ -87,6 +88,13 @@ def check_output(path: Path | None, endings: Sequence[str] = ()) -> None:
         raise FileNotFoundError(errno.ENOENT, "no such folder", str(folder))
     if not os.access(folder, os.W_OK):
         raise PermissionError(errno.EACCES, "nothing can be written into this folder", str(folder))
+
+
+def check_plot(path: Path | None) -> None:
+    """The same for a plot, which needs matplotlib as well."""
+    check_output(path, [".png", ".svg", ".pdf"])
+    if path is not None and importlib.util.find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("--plot needs matplotlib: pip install 'aniso[plot]'")
 
 
 @contextmanager
