@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 .PHONY: help install demo test lint format sanitize bench clean
 
 help:
-	@echo "make demo      build, then show what the quantizers do to scores"
+	@echo "make demo      build, then search the docstrings of this Python in words and compare with exact search"
 	@echo "make test      build, then run the tests"
 	@echo "make lint      ruff, mypy --strict, clang-format"
 	@echo "make format    rewrite the sources in the house style"
@@ -30,7 +30,8 @@ help:
 install: .venv/installed
 
 demo: install
-	$(BIN)/python examples/quantize.py
+	mkdir -p out
+	$(BIN)/aniso demo --plot out/demo.png
 
 test: install
 	$(BIN)/python -m pytest
@@ -53,6 +54,9 @@ sanitize: install
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitized/site \
 	  $(BIN)/python -m pytest -p no:cacheprovider tests/test_kernels.py tests/test_kernel_additive.py tests/test_kernel_bounds.py tests/test_search_kernels.py tests/test_route.py tests/test_searcher.py tests/test_batches.py tests/test_effort.py tests/test_index.py
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitized/site \
+	  $(BIN)/python tests/fuzz_indexes.py --apart --count 2000
 
 bench: install
 	$(BIN)/python benchmarks/quantizers.py

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,9 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import aniso
+from aniso.config import METRICS, RESCORES
 
+GOLDEN = Path(__file__).parent / "data" / "index-v1.aniso"
 N, D = 300, 6
 RNG = np.random.default_rng(3)
 POINTS = RNG.normal(size=(N, D)).astype(np.float32)
@@ -55,6 +60,7 @@ for _name, (_vectors, _error, _words) in VECTORS.items():
     CALLS[f"search: {_name}"] = (lambda v=_vectors: INDEX.search(v), _error, _words)  # type: ignore[misc]
     CALLS[f"add: {_name}"] = (lambda v=_vectors: INDEX.add(v, [1, 2, 3]), _error, _words)  # type: ignore[misc]
     CALLS[f"update: {_name}"] = (lambda v=_vectors: INDEX.update(v, [10, 11, 12]), _error, _words)  # type: ignore[misc]
+    CALLS[f"where: {_name}"] = (lambda v=_vectors: INDEX.search(v, where=[10, 11]), _error, _words)  # type: ignore[misc]
 CALLS |= {
     "add: one vector": (lambda: INDEX.add(POINTS[0], [1]), ValueError, ["shape (6,)", "[None, :]"]),
     "build: one vector": (lambda: aniso.build(POINTS[0]), ValueError, ["shape (6,)", "[None, :]"]),
@@ -116,6 +122,9 @@ CALLS |= {
     "open nothing": (lambda: aniso.open("no/such/file"), FileNotFoundError, ["no/such/file"]),
     "open a folder": (lambda: aniso.open(Path(__file__).parent), IsADirectoryError, ["a folder", "needed"]),
     "open another file": (lambda: aniso.open(__file__), aniso.FormatError, ["magic", "needed"]),
+    "open a device": (lambda: aniso.open(os.devnull), aniso.FormatError, ["not a regular file", "needed"]),
+    "open a number": (lambda: aniso.open(3), TypeError, ["int"]),  # type: ignore[arg-type]
+    "open: threads 0": (lambda: aniso.open(GOLDEN, threads=0), ValueError, ["threads is 0", "1 to 1024"]),
     "save nowhere": (lambda: INDEX.save("no/such/folder/a"), FileNotFoundError, ["no such folder"]),
     "save onto a folder": (lambda: INDEX.save(Path(__file__).parent), IsADirectoryError, ["folder"]),
     "tune recall": (lambda: INDEX.tune(recall=2), ValueError, ["2", "at most 1"]),
@@ -135,21 +144,102 @@ def test_bad_call(name: str) -> None:
         call()
     for word in words:
         assert word in str(caught.value)
+    assert_answers_as_before()
+
+
+def assert_answers_as_before() -> None:
     assert_array_equal(INDEX.ids, IDS)
     after = INDEX.search(Q, 5, partitions=8, candidates=600)
     assert_array_equal(after.ids, BEFORE.ids)
     assert_array_equal(after.scores, BEFORE.scores)
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    array = array.copy()
+    array.flags.writeable = False
+    return array
+
+
 @pytest.mark.parametrize(
-    "queries",
-    [np.asfortranarray(Q), Q[:, ::-1].copy()[:, ::-1], Q.astype(np.float64), Q.tolist()],
-    ids=["fortran", "strided", "float64", "lists"],
+    "form",
+    [
+        np.asfortranarray,
+        read_only,
+        lambda x: np.repeat(x, 2, axis=0)[::2],
+        lambda x: x[:, ::-1].copy()[:, ::-1],
+        lambda x: x.astype(np.float64),
+        lambda x: x.astype(">f4"),
+        lambda x: x.tolist(),
+    ],
+    ids=["fortran", "read-only", "strided rows", "strided", "float64", "big-endian", "lists"],
 )
-def test_odd_forms_of_good_queries(queries: Any) -> None:
-    assert_array_equal(INDEX.search(queries, 5, partitions=8, candidates=600).ids, BEFORE.ids)
+def test_odd_forms_of_good_vectors(form: Callable[[np.ndarray], Any]) -> None:
+    """As points and as queries."""
+    built = aniso.build(form(POINTS), metric="l2", partitions=8, ids=IDS)
+    built.add(form(Q), [1, 2, 3, 4])
+    built.remove([1, 2, 3, 4])
+    for index in (INDEX, built):
+        assert_array_equal(index.search(form(Q), 5, partitions=8, candidates=600).ids, BEFORE.ids)
 
 
 def test_no_queries_and_huge_k() -> None:
     assert INDEX.search(Q[:0], 5).ids.shape == (0, 5)
-    assert INDEX.search(Q, 10**12).ids.shape == (4, N)
+    for k in (N + 1, 10**12, 2**62):
+        assert INDEX.search(Q, k).ids.shape == (4, N)
+
+
+@pytest.mark.parametrize("rescore", RESCORES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_odd_points(metric: str, rescore: str) -> None:
+    """One point, equal points, zeros: everything is found, with scores that are numbers."""
+    for points in (POINTS[:1], np.repeat(POINTS[:1], 70, axis=0), np.zeros((70, D), np.float32)):
+        for partitions in (None, 3):
+            index = aniso.build(points, metric=metric, rescore=rescore, partitions=partitions)
+            found = index.search(np.concatenate([Q, np.zeros((1, D), np.float32)]), 100)
+            assert_array_equal(np.sort(found.ids, axis=1), np.tile(np.arange(len(points)), (5, 1)))
+            assert np.isfinite(found.scores).all()
+            if metric != "l2":  # a query of zeros scores 0 with every point
+                assert not found.scores[4].any()
+
+
+@contextmanager
+def somebody_else() -> Iterator[None]:
+    """Without the rights of root, whom no permission stops."""
+    root = os.geteuid() == 0
+    if root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+
+
+def test_what_may_not_be_read_or_written() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.aniso"
+        INDEX.save(path)
+        os.chmod(path, 0)
+        os.chmod(folder, 0o555)
+        with somebody_else():
+            with pytest.raises(PermissionError, match=r"a\.aniso"):
+                aniso.open(path)
+            with pytest.raises(PermissionError, match="cannot save: Permission denied"):
+                INDEX.save(path)
+        os.chmod(folder, 0o755)
+        assert os.listdir(folder) == ["a.aniso"]
+    assert_answers_as_before()
+
+
+def test_an_index_whose_file_is_gone_goes_on(tmp_path: Path) -> None:
+    """An index needs no closing: it holds its file until nobody holds the index."""
+    path = tmp_path / "a.aniso"
+    INDEX.save(path)
+    first, second = aniso.open(path), aniso.open(path)
+    aniso.build(POINTS[:9]).save(path)  # another file of the same name
+    assert_array_equal(first.search(Q, 5, partitions=8, candidates=600).ids, BEFORE.ids)
+    path.unlink()
+    assert_array_equal(second.search(Q, 5, partitions=8, candidates=600).ids, BEFORE.ids)
+    second.add(Q, [1, 2, 3, 4])
+    second.remove([1, 2, 3, 4])
+    assert_array_equal(second.search(Q, 5, partitions=8, candidates=600).ids, BEFORE.ids)

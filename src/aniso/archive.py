@@ -29,6 +29,7 @@ __all__ = ["from_parts", "save", "to_parts"]
 Parts = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
 _MOST_DIMENSIONS = 1 << 20
+_LARGEST = 1e31  # in the arrays of partitions and codebooks: what comes from points, whose norms are at most 1e15
 _COUNTS = ("added", "blocks", "count", "d", "expected", "n", "next_id")  # header fields that are whole numbers
 _NUMBERS = ("added_distance", "bias_low", "bias_step", "distance")  # and those that are floats
 
@@ -94,22 +95,26 @@ def from_parts(
     config, counts = reader.config(), {name: reader.count(name) for name in _COUNTS}
     reals = {name: reader.number(name) for name in _NUMBERS}
     d, n, blocks, p, l2 = counts["d"], counts["n"], counts["blocks"], config.partitions or 0, config.metric == "l2"
+    reader.need(reals["bias_step"] > 0, "bias_step", reals["bias_step"], "above 0")
     reader.need(1 <= d <= _MOST_DIMENSIONS, "d", d, f"1 to {_MOST_DIMENSIONS}")
     reader.need(n < 2**31 and counts["count"] <= n, "count", counts["count"], f"at most n, {n}, and that below 2**31")
+    reader.need(p > 1 or not config.spill, "config.spill", config.spill, "0 where there is one partition")
     given, automatic = header["given"], header["automatic"]
     reader.need(isinstance(given, bool), "given", given, "true or false")
     reader.need(isinstance(automatic, bool), "automatic", automatic, "true or false")
+    next_id = counts["next_id"]
+    reader.need(given or next_id < 2**62, "next_id", next_id, "below 2**62, for the numbers of later points")
     measured = reader.measured()
 
-    shift = reader.array("shift", np.float32, (d,)) if l2 else None
+    shift = reader.finite("shift", (d,)) if l2 else None
     reader.need(l2 or "shift" not in arrays, "metric", config.metric, "l2 where there is an array 'shift'")
     partitions = Partitions(
         l2,
-        reader.array("assigners", np.float32, (p, d)),
+        reader.finite("assigners", (p, d)),
         reader.array("centroid_bytes", np.int8, (p, d)),
-        reader.array("centroid_scales", np.float32, (p,)),
-        reader.array("norms", np.float32, (p,)),
-        reader.array("halves", np.float32, (p,)),
+        reader.finite("centroid_scales", (p,)),
+        reader.finite("norms", (p,)),
+        reader.finite("halves", (p,)),
         config.metric == "cosine",
         threads,
     )
@@ -143,7 +148,7 @@ def from_parts(
     reader.need(
         bool(((store.hidden >= 0) & (store.hidden < n)).all()), "hidden", store.hidden.tolist(), f"rows below {n}"
     )
-    store.path = path
+    store.come_from(path)
     return store, measured
 
 
@@ -157,7 +162,7 @@ def _codebooks(reader: _Reader, config: Config, d: int, threads: int) -> Codeboo
         starts.tolist(),
         f"0 to {d}, ascending",
     )
-    codewords = reader.array("codewords", np.float32, (m, 16, int(widths.max())))
+    codewords = reader.finite("codewords", (m, 16, int(widths.max())))
     return Codebooks(codewords, starts, threads)
 
 
@@ -168,6 +173,8 @@ def _check_slots(reader: _Reader, store: Store) -> None:
     reader.need(bool(((firsts >= 0) & (firsts <= blocks)).all()), "first_blocks", firsts.tolist(), f"0 to {blocks}")
     reader.need(bool(((room >= 0) & (room <= blocks - firsts)).all()), "room", room.tolist(), "within the blocks")
     reader.need(bool(((sizes >= 0) & (sizes <= room * BLOCK)).all()), "sizes", sizes.tolist(), "within the room")
+    entries = int(sizes.sum(dtype=np.int64))
+    reader.need(store.n <= entries, "n", store.n, f"at most {entries}, what the partitions hold")
     order = np.argsort(firsts[room > 0], kind="stable")
     begins, ends = firsts[room > 0][order], (firsts + room)[room > 0][order]
     reader.need(bool((ends[:-1] <= begins[1:]).all()), "room", room.tolist(), "no overlap of partitions")
@@ -179,7 +186,7 @@ def _read_ids(reader: _Reader, store: Store) -> None:
         offsets = reader.array("names_offsets", np.int64, (n + 1,))
         text = reader.array("names_text", np.uint8, (None,))
         reader.need(offsets[0] == 0 and offsets[-1] == len(text), "names_offsets", offsets[-1], f"0 to {len(text)}")
-        store.names = Names((text, offsets))
+        store.names = Names((text, offsets), path=reader.path)
     elif "numbers" in arrays:
         store.numbers = reader.array("numbers", np.int64, (n,))
     if "places" in arrays:
@@ -216,7 +223,8 @@ class _Reader:
     def count(self, name: str) -> int:
         """A whole number that is not negative."""
         value = self.header[name]
-        self.need(type(value) is int and 0 <= value < 2**63, name, value, "a whole number, not negative")
+        most = 2**63 if name == "next_id" else 2**62  # ids may be the largest int64; the others are to be added to
+        self.need(type(value) is int and 0 <= value < most, name, value, f"a whole number, not negative, below {most}")
         return int(value)
 
     def number(self, name: str) -> float:
@@ -257,6 +265,13 @@ class _Reader:
             return Config(**said)
         except (TypeError, ValueError) as error:
             raise FormatError(f"{self.path}: in config: {error} (the file is damaged)") from None
+
+    def finite(self, name: str, shape: tuple[int | None, ...]) -> NDArray[Any]:
+        """A float32 array whose squares can be added up."""
+        found = self.array(name, np.float32, shape)
+        largest = np.abs(found).max(initial=0)
+        self.need(bool(largest <= _LARGEST), f"the largest size in array {name!r}", largest, f"at most {_LARGEST:g}")
+        return found
 
     def array(self, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
         """The array of that name, not to be written to; None in its shape stands for any length."""

@@ -96,10 +96,14 @@ class Names:
     """The str ids of rows: packed as a file holds them, or as objects once they change."""
 
     def __init__(
-        self, packed: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None, objects: Sequence[str] = ()
+        self,
+        packed: tuple[NDArray[np.uint8], NDArray[np.int64]] | None = None,
+        objects: Sequence[str] = (),
+        path: str = "",
     ) -> None:
         self._packed = packed
         self._objects = list(objects)
+        self._path = path  # of the file that they are packed in
 
     def of(self, rows: NDArray[np.int64]) -> IdArray:
         """The ids of some rows, as objects."""
@@ -114,7 +118,9 @@ class Names:
                     str(text[offsets[row] : offsets[row + 1]].tobytes(), "utf-8") for row in rows.ravel().tolist()
                 ]
             except UnicodeDecodeError as error:
-                raise FormatError(f"a str id of the file is not UTF-8: {error} (the file is damaged)") from None
+                raise FormatError(
+                    f"{self._path}: array 'names_text' holds an id that is not UTF-8: {error} (the file is damaged)"
+                ) from None
         return out.reshape(rows.shape)
 
     def extended(self, n: int, ids: Sequence[str]) -> Names:
@@ -128,7 +134,12 @@ class Names:
 
     def listed(self) -> list[str]:
         """All of them."""
-        return unpack_strings(*self._packed) if self._packed is not None else self._objects
+        if self._packed is None:
+            return self._objects
+        try:
+            return unpack_strings(*self._packed)
+        except FormatError as error:
+            raise FormatError(f"{self._path}: array 'names_text': {error} (the file is damaged)") from None
 
     def packed(self, n: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """The names of n rows as a file holds them."""

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import copy
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aniso import _core
 from aniso.encoder import Encoder
-from aniso.errors import FormatError
+from aniso.errors import FormatError, check_vectors
 from aniso.ids import IdArray, Names, missing
 from aniso.layout import BLOCK, huge_empty
 
@@ -59,7 +59,8 @@ class Store:
         self.plain: _core.Searcher | None = None  # the searcher, where its answers need nothing more
         self._searcher: _core.Searcher | None = None
         self._lookup: Lookup | None = None
-        self.path: str | None = None  # of the file that the arrays come from, until they were looked at
+        self.path: str | None = None  # of the file that the arrays come from
+        self._checked = True  # what slots say was looked at; a file is not until its first use
 
     # What searches read
 
@@ -70,6 +71,7 @@ class Store:
             if self.count == 0:
                 what = "no points yet" if self.n == 0 else "no points left"
                 raise ValueError(f"the index has {what}: call add(points) first")
+            self.check_slots()
             try:
                 self._searcher = self._view()
             except ValueError as error:
@@ -78,10 +80,39 @@ class Store:
                 raise FormatError(
                     f"{self.path}: the arrays do not fit together: {error} (the file is damaged)"
                 ) from None
-            self.path = None
             if self.live is None and self.names is None:
                 self.plain = self._searcher
         return self._searcher
+
+    def come_from(self, path: str) -> None:
+        """The arrays are those of a file, not to be trusted."""
+        self.path, self._checked = path, False
+
+    def check_slots(self) -> None:
+        """FormatError unless each point stands in slots as often as it should; a file is looked at once."""
+        if self._checked:
+            return
+        if self.places is not None and self.n and not 0 <= int(self.places.min()) <= int(self.places.max()) < 2**62:
+            self._refuse("places", f"runs from {self.places.min()} to {self.places.max()}; needed: 0 to below 2**62")
+        rows, seen = self.slot_rows.reshape(-1), np.zeros(self.n, np.uint8)
+        low, high = int(rows.min(initial=0)), int(rows.max(initial=0))
+        if low < 0 or high >= max(self.n, 1):
+            self._refuse("slot_rows", f"names the row {low if low < 0 else high}; needed: rows below {self.n}")
+        if self.n == 0 and self.sizes.any():
+            self._refuse("sizes", "has entries; needed: none, as there are no rows")
+        for first, size in zip((self.first_blocks * BLOCK).tolist(), self.sizes.tolist(), strict=True):
+            part = rows[first : first + size]
+            seen[part] = np.minimum(seen[part] + 1, 3)
+        if not seen.all():
+            self._refuse("slot_rows", f"does not name row {seen.argmin()}; needed: each of {self.n} rows in some slot")
+        most = 2 if self.encoder.config.spill else 1
+        # A row that is twice in one partition was counted once: then the sum is too small.
+        if seen.max(initial=0) > most or int(seen.sum(dtype=np.int64)) != int(self.sizes.sum(dtype=np.int64)):
+            self._refuse("slot_rows", f"names a row too often; needed: each in at most {most} partitions, once in each")
+        self._checked = True
+
+    def _refuse(self, name: str, problem: str) -> NoReturn:
+        raise FormatError(f"{self.path}: array {name!r} {problem} (the file is damaged)")
 
     def _view(self) -> _core.Searcher:
         points = self.points
@@ -120,7 +151,13 @@ class Store:
         """The points of rows, as near as the copy kept for rescoring is."""
         if self.points is None:
             raise ValueError('the index keeps no copy of its points; needed: one (build it with a rescore= but "none")')
-        return self.encoder.restore(self.points[rows])
+        points = self.encoder.restore(self.points[rows])
+        if self.path is None:
+            return points
+        try:
+            return check_vectors(points, "points")
+        except ValueError as error:
+            self._refuse("points", f"holds what no point can be: {error}")
 
     def ids_of(self, rows: NDArray[np.int64]) -> IdArray:
         """The ids of rows: int64, or objects that are str."""
@@ -160,6 +197,8 @@ class Store:
             known = self._lookup
             if known is None or known.owner is not self:
                 known = Lookup(zip(self.ids_of(self.rows).tolist(), self.rows.tolist(), strict=True))
+                if len(known) < self.count:
+                    self._refuse("names_text" if self.names is not None else "numbers", "has an id twice")
                 known.owner = self
                 self._lookup = known
             rows = np.fromiter((known.get(value, -1) for value in ids.tolist()), np.int64, len(ids))
@@ -170,8 +209,7 @@ class Store:
 
     def draft(self) -> Store:
         """A state to change, which shares the arrays of this one."""
-        if self.path is not None and self.count:
-            _ = self.searcher  # which looks at the arrays of a file
+        self.check_slots()
         other = copy.copy(self)
         other.__dict__.pop("rows", None)
         other._searcher = other.plain = other._lookup = None
@@ -268,10 +306,11 @@ class Store:
 
     def compacted(self) -> Store:
         """The same points in the same order of ids, without removed ones and without gaps between partitions."""
+        self.check_slots()
         kept, new = self.rows, Store(self.encoder, named=self.names is not None)
         row = np.full(self.n, -1, np.int64)
         row[kept] = np.arange(len(kept))
-        new.given, new.added, new.distance = self.given, self.added, self.distance
+        new.given, new.added, new.distance, new.path = self.given, self.added, self.distance, self.path
         slots, chosen = self.filled()
         standing = self.slot_rows.reshape(-1)
         there = row[standing[slots]] >= 0
