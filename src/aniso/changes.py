@@ -20,9 +20,10 @@ from aniso.progress import Progress
 from aniso.store import Store
 from aniso.tune import hold_out
 
-__all__ = ["added", "checked", "outgrown", "removed", "retrained", "tidied", "updated"]
+__all__ = ["added", "checked", "outdated", "removed", "retrained", "tidied", "updated"]
 
 _GROWTH = 4  # times the points it was trained for: from there on an index is trained anew
+_DRIFT = 1.3  # Store.drift, where half of the points are new, from which on it is
 _WASTE = 0.25  # Store.waste from which on a change compacts
 
 
@@ -75,10 +76,13 @@ def updated(before: Store, array: NDArray[Any], ids: Any, progress: Progress) ->
     return draft
 
 
-def outgrown(store: Store) -> bool:
-    """Whether there are so many points by now that other partitions would suit them better."""
+def outdated(store: Store) -> bool:
+    """Whether other partitions would suit better: there are many more points by now, or half are of another kind."""
     encoder = store.encoder
-    return encoder.automatic and store.points is not None and store.count > max(_GROWTH * encoder.expected, SMALL)
+    if not encoder.automatic or store.points is None or store.count <= SMALL:
+        return False
+    replaced = 2 * store.added >= store.count and store.drift > _DRIFT
+    return replaced or store.count > _GROWTH * encoder.expected
 
 
 def tidied(store: Store) -> Store:

@@ -26,11 +26,11 @@ from aniso.ids import IdArray, as_ids, check_unique
 from aniso.progress import Progress, silent
 from aniso.results import Result, search_above
 from aniso.store import Store
+from aniso.survey import exact_rows
 from aniso.tune import (
     Measured,
     Recall,
     check_recall,
-    exact_rows,
     hold_out,
     interpolate,
     measure_curve,
@@ -64,6 +64,7 @@ class Index:
         measured = measured or {}
         self._target: float | None = measured.get("recall")
         self._curve = [Measured(*row) for row in measured.get("curve", [])]
+        self._asked: NDArray[np.float32] | None = None  # the queries that settings were measured with, if given
 
     @classmethod
     def train(
@@ -205,7 +206,7 @@ class Index:
         store = self._store
         k = check_count(k, "k")
         asked, own = sample_queries(store, queries, store.kept)
-        k = min(k, store.count - len(own))
+        k = min(k, store.count - (len(own) > 0))
         truth = exact_rows(store, asked, own, k, store.kept, self._threads)
         chosen = self._choose(store, k, recall)
         looked = chosen[0] if partitions is None else check_count(partitions, "partitions")
@@ -220,13 +221,14 @@ class Index:
     def rebalance(self, *, progress: Progress = silent) -> None:
         """Train partitions and codebooks anew on the points that are there, from the copy kept for rescoring.
 
-        add and update do so themselves once an index whose partitions were not given has 4 times the points that it
-        was trained for. Where new points are of another kind than the old ones, call it: `info` shows the drift.
+        add and update do so themselves, unless partitions= was given, once there are 4 times the points trained for, or
+        half of all points are new and of another kind: `info` shows the drift. The recall is then tuned for anew, with
+        the queries that it was tuned with before.
         """
         with self._lock:
             self._store = changes.retrained(self._store, self._threads, progress)
-            if self._curve and self._target is not None:
-                self.tune(recall=self._target, progress=progress)
+            if self._target is not None:
+                self.tune(self._asked, recall=self._target, progress=progress)
 
     def compact(self) -> None:
         """Drop what removed and moved points left behind; a change does so itself once there is much of it."""
@@ -246,7 +248,7 @@ class Index:
 
     def _publish(self, store: Store, progress: Progress = silent) -> None:
         """Put the next state in place of the present one."""
-        if changes.outgrown(store):
+        if changes.outdated(store):
             self._store = store
             self.rebalance(progress=progress)
         else:
@@ -254,9 +256,10 @@ class Index:
 
     def _measure(self, store: Store, queries: Any, rows: Any, progress: Progress) -> list[Measured]:
         """The curve of settings; nothing where every score is computed anyway."""
+        self._asked = None if queries is None else sample_queries(store, queries, rows)[0]
         if len(store.sizes) == 1 or store.count < 2:
             return []
-        return measure_curve(store, queries, rows, self._threads, progress)
+        return measure_curve(store, self._asked, rows, self._threads, progress)
 
     def _choose(self, store: Store, k: Any, recall: float | None) -> tuple[int, int]:
         """Partitions and candidates for a search, kept for the next one."""
