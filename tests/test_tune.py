@@ -142,7 +142,7 @@ def test_interpolation_stays_within_what_was_measured() -> None:
     assert interpolate(curve, 50, 0.95, 100) == (16, 200)
 
 
-@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (3, 5), (50, 1), (999, 7), (1001, 3)])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (3, 5), (50, 1), (999, 7), (1001, 3), (1200, 513), (5000, 1)])
 @pytest.mark.parametrize("metric", ["dot", "cosine", "l2"])
 def test_small_sets_need_no_settings_and_are_searched_exactly(n: int, d: int, metric: str) -> None:
     points = RNG.normal(size=(n, d)).astype(np.float32)

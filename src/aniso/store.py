@@ -118,6 +118,11 @@ class Store:
             rows = np.flatnonzero(np.unpackbits(self.live, count=self.n, bitorder="little"))
         return rows if self.places is None else rows[np.argsort(self.places[rows], kind="stable")]
 
+    @cached_property
+    def entries(self) -> int:
+        """How many slots are in use."""
+        return int(self.sizes.sum())
+
     def kept(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The points of rows, as near as the copy kept for rescoring is."""
         if self.points is None:
@@ -175,7 +180,8 @@ class Store:
         if self.path is not None and self.count:
             _ = self.searcher  # which looks at the arrays of a file
         other = copy.copy(self)
-        other.__dict__.pop("rows", None)
+        for derived in ("rows", "entries"):
+            other.__dict__.pop(derived, None)
         other._searcher = other.plain = other._lookup = None
         other.settings = {}
         other.first_blocks, other.sizes, other.room = self.first_blocks.copy(), self.sizes.copy(), self.room.copy()

@@ -24,8 +24,8 @@ F32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 _CHUNK = 8192  # points scored exactly together
-_QUERIES = 128  # queries surveyed together
-_MOST = 1024  # candidates looked at
+_QUERIES = 32  # queries surveyed together
+_MOST = 1024  # candidates looked at; 16 bits count them
 _STEP = 2**0.25  # from one number of partitions to the next
 _ENOUGH = 0.999  # of the true neighbours: more partitions are not looked at
 _NEVER = 255  # no step of the ladder
@@ -35,8 +35,8 @@ class Survey(NamedTuple):
     """What was found."""
 
     partitions: Ints  # (steps,) ascending
-    ranks: NDArray[np.int32]  # (steps, queries, k) candidates it takes to find each true neighbour
-    enough: dict[int, NDArray[np.int32]]  # of some k: (steps, queries) candidates that make k different points
+    ranks: NDArray[np.int16]  # (steps, queries, k) candidates it takes to find each true neighbour
+    enough: dict[int, NDArray[np.int16]]  # of some k: (steps, queries) candidates that make k different points
     most: int  # ranks above stand for: not found
 
     def recalls(self, k: int) -> NDArray[np.float64]:
@@ -62,14 +62,14 @@ def survey(store: Store, queries: F32, own: Ints, truth: Ints, ks: list[int], th
     slot_partitions = _slot_partitions(store)
     ladder, buckets = _route(store, queries, _homes(store, truth, slot_partitions), threads)
     standing = store.slot_rows[: store.blocks].reshape(-1)
-    bits, there = None, int(store.sizes.sum())
+    bits, there = None, store.entries
     if store.live is not None:
         live = np.unpackbits(store.live, count=store.n, bitorder="little").view(np.bool_)
         slots = live[standing] & (slot_partitions >= 0).reshape(-1)
         bits, there = np.packbits(slots, bitorder="little"), int(np.count_nonzero(slots))
     most = min(_MOST, there)
-    ranks = np.full((len(ladder), *truth.shape), most + 1, np.int32)
-    enough = np.full((len(ladder), len(queries), len(ks)), most + 1, np.int32)
+    ranks = np.full((len(ladder), *truth.shape), most + 1, np.int16)
+    enough = np.full((len(ladder), len(queries), len(ks)), most + 1, np.int16)
     searcher, numbers = _slot_searcher(store), np.arange(len(ladder), dtype=np.uint8)
     for first in range(0, len(queries), _QUERIES):
         part = slice(first, min(first + _QUERIES, len(queries)))
@@ -118,7 +118,7 @@ def _rank(
     taken: NDArray[np.int16],  # (queries, candidates, steps) and how many there are up to it
     rows: NDArray[np.int32],  # (queries, candidates)
     truth: Ints,  # (queries, k)
-    ranks: NDArray[np.int32],  # (steps, queries, k) out; as they are where a neighbour is not found
+    ranks: NDArray[np.int16],  # (steps, queries, k) out; as they are where a neighbour is not found
 ) -> None:
     """How many candidates it takes to find each true neighbour."""
     order, missed = np.argsort(truth, axis=1), ranks[0, 0, 0]
@@ -138,7 +138,7 @@ def _distinct(
     taken: NDArray[np.int16],
     rows: NDArray[np.int32],
     ks: list[int],
-    enough: NDArray[np.int32],  # (steps, queries, ks) out
+    enough: NDArray[np.int16],  # (steps, queries, ks) out
 ) -> None:
     """How many candidates make k different points."""
     order = np.argsort(rows, axis=1, kind="stable")

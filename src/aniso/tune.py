@@ -198,7 +198,7 @@ def _cheapest(store: Store, found: Survey, k: int) -> list[Measured]:
     """For each target the pair of partitions and candidates that reaches it at the least cost."""
     encoder, p = store.encoder, len(store.sizes)
     row_bytes = 0 if store.points is None else store.points.itemsize * store.points.shape[1]
-    scan = _SCAN * encoder.code_bytes * float(store.sizes.sum()) / p
+    scan = _SCAN * encoder.code_bytes * store.entries / p
     counts = np.arange(found.most + 1)
     recalls = found.recalls(k)
     # Without a copy to rescore from, more candidates than the two entries of k points find no more.

@@ -42,7 +42,7 @@ class Allowed:
         """Whether scoring all of them takes less than a scan of as many partitions as they need."""
         if self.store.points is None:
             return False
-        entries = float(self.store.sizes.sum())
+        entries = float(self.store.entries)
         scanned = min(partitions / max(self.share, 1e-9) * entries / len(self.store.sizes), entries)
         return self.count <= 2 * k or self.count * _EXACT <= scanned
 
