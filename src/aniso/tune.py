@@ -34,7 +34,7 @@ _LEAST = 50  # points that training did not see, below which any will do
 _KS = (1, 3, 10, 30, 100)
 _COARSE = (0.5, 0.6, 0.65, 0.7, 0.75, 0.775, 0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96)
 _FINE = (0.97, 0.975, 0.98, 0.985, 0.99, 0.9925, 0.995, 0.997, 0.999)
-_DOUBT = 1.28  # standard errors
+_DOUBT, _MOST_DOUBT = 1.28, 0.1  # the margin: standard errors, and at most this share of what is missed
 _NEAR = 0.01  # of what is missed: a setting so near to what is asked for is taken as it is
 _AGAIN = 4.0  # times the cost: a search that finds fewer than k points begins again, in more partitions
 _CHECKED = 6  # settings searched with where scores are not exact
@@ -43,7 +43,7 @@ _SCAN, _FETCH, _SCORE = 0.1, 90.0, 0.06
 
 
 class Measured(NamedTuple):
-    """A setting, and the recall that it reaches on 9 in 10 samples of queries of the kind it was measured with."""
+    """A setting, and the recall that it reached, less a margin for what the sample of queries leaves uncertain."""
 
     k: int
     partitions: int
@@ -162,8 +162,14 @@ def summary(per_query: NDArray[np.float64], k: int) -> Recall:
 
 
 def uncertainty(per_query: NDArray[np.float64]) -> float:
-    """How far below their mean the recall on other queries of the kind may lie: 9 times in 10 it is not so far."""
-    return _DOUBT * float(per_query.std(ddof=1)) / float(np.sqrt(len(per_query))) if len(per_query) > 1 else 0.0
+    """How far below their mean the recall on other queries of the kind may lie: 9 times in 10 it is not so far.
+
+    At most a tenth of what is missed: near 1, a larger margin would cost more time than it is worth.
+    """
+    if len(per_query) < 2:
+        return 0.0
+    error = float(per_query.std(ddof=1)) / float(np.sqrt(len(per_query)))
+    return min(_DOUBT * error, _MOST_DOUBT * (1 - float(per_query.mean())))
 
 
 def interpolate(curve: list[Measured], k: int, recall: float, p: int) -> tuple[int, int]:
