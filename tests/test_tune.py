@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,8 +11,11 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import aniso
-from aniso.tune import Measured, interpolate
+from aniso import datasets
+from aniso.survey import exact_rows, survey
+from aniso.tune import Measured, interpolate, search, shares
 
+TARGETS = (0.8, 0.9, 0.95, 0.99)
 RNG = np.random.default_rng(11)
 CENTERS = RNG.normal(size=(200, 24))
 POINTS = (CENTERS[RNG.integers(0, 200, 9000)] + 0.6 * RNG.normal(size=(9000, 24))).astype(np.float32)
@@ -27,33 +31,92 @@ def index() -> aniso.Index:
     return aniso.build(POINTS, metric="cosine", recall=0.9)
 
 
+def within(reached: float, target: float) -> bool:
+    """What recall= promises of queries that tuning did not see."""
+    return target - 0.01 <= reached <= target + 0.03
+
+
 def test_the_recall_asked_for_is_reached(index: aniso.Index, tmp_path: Path) -> None:
-    """Within 0.02 below and 0.04 above on unseen queries: twice the error of 1000 queries to measure with."""
     truth = aniso.ExactIndex(POINTS, metric="cosine").search(QUERIES, 10).ids
-    assert abs(recall(index.search(QUERIES, 10).ids, truth) - 0.91) < 0.03
+    assert within(recall(index.search(QUERIES, 10).ids, truth), 0.9)
     index.save(tmp_path / "a")
-    for target in (0.95, 0.99):
+    for target in TARGETS:
         found = index.search(QUERIES, 10, recall=target)
-        assert -0.02 < recall(found.ids, truth) - target < 0.04
+        assert within(recall(found.ids, truth), target)
         assert_array_equal(found.ids, aniso.open(tmp_path / "a").search(QUERIES, 10, recall=target).ids)
     assert recall(index.search(QUERIES, 10, recall=1.0).ids, truth) > 0.995
+
+
+@pytest.mark.parametrize(("name", "given"), [("glove-100-angular", False), ("wordnet-384-angular", True)])
+def test_the_recall_asked_for_is_reached_on_real_data(data_file: Callable[[str], Path], name: str, given: bool) -> None:
+    """Among 20,000 points; the queries of WordNet are sentences, the points are glosses, so that a half is given."""
+    data_file(f"{name}.hdf5")
+    data = datasets.load(name)
+    points, (sample, unseen) = data.points[:20_000], np.split(data.queries[:5000], 2)
+    index = aniso.build(points, metric=data.metric, recall=0.9, queries=sample if given else None)
+    truth = aniso.ExactIndex(points, metric=data.metric).search(unseen, 10).ids
+    reached = {target: recall(index.search(unseen, 10, recall=target).ids, truth) for target in TARGETS}
+    assert all(within(share, target) for target, share in reached.items()), reached
+
+
+def test_the_recall_asked_for_is_reached_on_users_and_films(data_file: Callable[[str], Path]) -> None:
+    """Mean over ways to halve the 671 queries: the recall of one half is known to no better than 0.011."""
+    data_file("movielens-150-dot.hdf5")
+    data = datasets.load("movielens-150-dot")
+    index = aniso.build(data.points, metric="dot", recall=None)
+    reached: dict[float, list[float]] = {target: [] for target in TARGETS}
+    for seed in range(8):
+        halves = np.array_split(np.random.default_rng(seed).permutation(len(data.queries)), 2)
+        index.tune(data.queries[halves[0]])
+        for target in TARGETS:
+            found = index.search(data.queries[halves[1]], 10, recall=target)
+            reached[target].append(recall(found.ids, data.neighbors[halves[1], :10]))
+    means = {target: float(np.mean(shares)) for target, shares in reached.items()}
+    assert all(within(share, target) for target, share in means.items()), means
+
+
+@pytest.mark.parametrize("metric", ["dot", "cosine", "l2"])
+def test_a_survey_says_what_searches_find(metric: str) -> None:
+    """With removed points and queries that are points: the recall of any pair, as measured by searching."""
+    index = aniso.build(POINTS, metric=metric, recall=None)
+    index.remove(np.arange(0, 9000, 5))
+    store, own = index._store, np.arange(1, 9000, 40)
+    truth = exact_rows(store, POINTS[own], own, 30, store.kept, 1)
+    found = survey(store, POINTS[own], own, truth, [1, 10, 30], 1)
+    for k in (1, 10, 30):
+        recalls, short = found.recalls(k), found.short(k)
+        assert (short[:, :k] == 1).all()
+        assert (np.diff(short, axis=1) <= 0).all()
+        for step, candidates in [(3, 80), (4, 60), (6, 100), (10, 200), (len(recalls) - 1, 500)]:
+            rows = search(store, POINTS[own], own, k, int(found.partitions[step]), candidates, 1)
+            assert shares(rows, truth[:, :k]).mean() == pytest.approx(recalls[step, candidates], abs=0.002)
+            assert short[step, candidates] < 0.05
+            assert found.shares(k, step, candidates).mean() == pytest.approx(recalls[step, candidates])
+
+
+@pytest.mark.parametrize("rescore", ["float16", "int8"])
+def test_the_recall_asked_for_is_reached_with_a_rounded_copy(rescore: str) -> None:
+    index = aniso.build(POINTS, metric="cosine", recall=0.9, rescore=rescore)
+    truth = aniso.ExactIndex(POINTS, metric="cosine").search(QUERIES, 10).ids
+    for target in TARGETS[:3]:
+        assert within(recall(index.search(QUERIES, 10, recall=target).ids, truth), target)
 
 
 def test_the_curve_rises_and_is_the_same_again(index: aniso.Index) -> None:
     curve = aniso.tune(index, recall=0.9)
     assert curve == index.tune(recall=0.9)
-    for k in (1, 10, 100):
+    for k in (1, 3, 10, 30, 100):
         steps = [point for point in curve if point.k == k]
         assert len(steps) >= 4
         assert all(a.recall < b.recall for a, b in pairwise(steps))
-        assert steps[-1].recall > 0.99
+        assert steps[-1].recall > 0.98
 
 
 def test_queries_of_another_kind_are_tuned_for_when_given() -> None:
     queries = RNG.normal(size=(1200, 24)).astype(np.float32)
     index = aniso.build(POINTS, metric="dot", recall=0.9, queries=queries[:800])
     truth = aniso.ExactIndex(POINTS).search(queries[800:], 10).ids
-    assert -0.03 < recall(index.search(queries[800:], 10).ids, truth) - 0.9 < 0.05
+    assert -0.03 < recall(index.search(queries[800:], 10).ids, truth) - 0.9 < 0.05  # 400 unseen queries
 
 
 def test_measure_recall_has_an_interval(index: aniso.Index) -> None:
@@ -79,7 +142,7 @@ def test_interpolation_stays_within_what_was_measured() -> None:
     assert interpolate(curve, 50, 0.95, 100) == (16, 200)
 
 
-@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (3, 5), (50, 1), (999, 7), (1001, 3)])
+@pytest.mark.parametrize(("n", "d"), [(1, 1), (2, 1), (3, 5), (50, 1), (999, 7), (1001, 3), (1200, 513), (5000, 1)])
 @pytest.mark.parametrize("metric", ["dot", "cosine", "l2"])
 def test_small_sets_need_no_settings_and_are_searched_exactly(n: int, d: int, metric: str) -> None:
     points = RNG.normal(size=(n, d)).astype(np.float32)
@@ -101,20 +164,38 @@ def test_an_index_that_grows_is_trained_anew() -> None:
     assert found[0] != "p3"
 
 
-def test_rebalance_after_another_kind_of_points_came() -> None:
-    """Recall after half of the points were replaced by others is that of a fresh build, within 0.02."""
-    other = (3 * RNG.normal(size=(4500, 24)) + 2).astype(np.float32)
+@pytest.mark.parametrize("kind", ["the same", "another"])
+def test_half_of_the_points_replaced(kind: str) -> None:
+    """Recall is that of a fresh build within 0.01, if need be because the index was trained anew by itself."""
+    new = (
+        CENTERS[RNG.integers(0, 200, 4500)]
+        if kind == "the same"
+        else 2 * RNG.normal(size=(200, 24))[np.arange(4500) % 200]
+    )
+    new = (new + 0.6 * RNG.normal(size=(4500, 24))).astype(np.float32)
+    queries = np.concatenate([QUERIES, new[:800] + np.float32(0.05)])
     index = aniso.build(POINTS, metric="l2", recall=None)
-    index.update(other, np.arange(4500))
-    assert index.info()["drift"] > 1.5
-    index.rebalance()
-    assert index.info()["drift"] == 1.0
-    points = np.concatenate([other, POINTS[4500:]])
+    for first in range(0, 4500, 900):
+        index.update(new[first : first + 900], np.arange(first, first + 900))
+    trained_anew = index.info()["drift"] == 1.0
+    assert trained_anew == (kind == "another")
+    points = np.concatenate([new, POINTS[4500:]])
     fresh = aniso.build(points, metric="l2", recall=None)
-    truth = aniso.ExactIndex(points, metric="l2").search(QUERIES, 10).ids
-    a, b = (recall(one.search(QUERIES, 10, partitions=8, candidates=40).ids, truth) for one in (index, fresh))
-    assert abs(a - b) < 0.02
+    truth = aniso.ExactIndex(points, metric="l2").search(queries, 10).ids
+    a, b = (recall(one.search(queries, 10, partitions=8, candidates=40).ids, truth) for one in (index, fresh))
+    assert a > b - 0.01
     assert_array_equal(np.sort(index.ids), np.arange(9000))
+    index.rebalance()
+    again = recall(index.search(queries, 10, partitions=8, candidates=40).ids, truth)
+    assert abs(again - b) < 0.01
+
+
+def test_training_anew_keeps_to_the_queries_given() -> None:
+    queries = RNG.normal(size=(1200, 24)).astype(np.float32)
+    index = aniso.build(POINTS, metric="dot", recall=0.9, queries=queries[:800])
+    index.rebalance()
+    truth = aniso.ExactIndex(POINTS).search(queries[800:], 10).ids
+    assert -0.03 < recall(index.search(queries[800:], 10).ids, truth) - 0.9 < 0.05
 
 
 def test_info_counts(index: aniso.Index) -> None:

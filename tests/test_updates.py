@@ -62,6 +62,20 @@ def test_growing_from_a_few_points(rescore: str, spill: float) -> None:
     assert_array_equal(index.search(QUERIES, 5, **EVERYWHERE).ids, whole.search(QUERIES, 5, **EVERYWHERE).ids)
 
 
+def test_growing_copies_what_is_there_rarely() -> None:
+    """While the points double in 20 steps, codes and points move to new arrays at most twice."""
+    index = made(POINTS[:750])
+    arrays: dict[str, list[Any]] = {"codes": [], "points": [], "slot_rows": []}  # kept, so that none is used again
+    for first in range(750, N, 38):
+        index.add(POINTS[first : first + 38])
+        for name, seen in arrays.items():
+            array = getattr(index._store, name)
+            if not any(array is one for one in seen):
+                seen.append(array)
+    assert max(len(seen) for seen in arrays.values()) <= 3
+    assert_is(index, POINTS, np.arange(N))
+
+
 def names(numbers: Any) -> np.ndarray:
     return np.array([f"point {number}" for number in numbers])
 

@@ -32,7 +32,6 @@ def describe(store: Store, curve: Sequence[tuple[Any, ...]], target: float | Non
         store.places,
     ]
     kept = 0 if store.points is None else store.points[: store.n].nbytes
-    drift = store.distance / store.added / encoder.distance if store.added and encoder.distance > 0 else 1.0
     return {
         "points": store.count,
         "dimensions": encoder.d,
@@ -47,7 +46,7 @@ def describe(store: Store, curve: Sequence[tuple[Any, ...]], target: float | Non
         "code_bytes": encoder.code_bytes,
         "rescore": encoder.config.rescore,
         "bytes": int(sum(array.nbytes for array in arrays if array is not None) + kept),
-        "drift": float(drift),
+        "drift": float(store.drift),
         "recall": target,
         "curve": [list(row) for row in curve],
     }

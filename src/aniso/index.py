@@ -7,20 +7,18 @@ threads may search meanwhile: each search reads one state from beginning to end.
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from aniso import archive
+from aniso import archive, changes
 from aniso.arrays import as_array
-from aniso.config import SMALL, Config
-from aniso.encoder import blocks_of, check_all, train_encoder
+from aniso.config import Config
+from aniso.encoder import check_all, train_encoder
 from aniso.errors import check_count, check_threads, check_vectors
 from aniso.format import open_file
 from aniso.health import describe
@@ -28,11 +26,11 @@ from aniso.ids import IdArray, as_ids, check_unique
 from aniso.progress import Progress, silent
 from aniso.results import Result, search_above
 from aniso.store import Store
+from aniso.survey import exact_rows
 from aniso.tune import (
     Measured,
     Recall,
     check_recall,
-    exact_rows,
     hold_out,
     interpolate,
     measure_curve,
@@ -41,14 +39,9 @@ from aniso.tune import (
     shares,
     summary,
 )
-from aniso.where import Allowed, allowed_by
+from aniso.where import allowed_by
 
 __all__ = ["Index", "build", "open_index"]
-
-F32 = NDArray[np.float32]
-
-_GROWTH = 4  # times the points it was trained for: from there on an index is trained anew
-_WASTE = 0.25  # Store.waste from which on a change compacts
 
 
 class Index:
@@ -71,6 +64,7 @@ class Index:
         measured = measured or {}
         self._target: float | None = measured.get("recall")
         self._curve = [Measured(*row) for row in measured.get("curve", [])]
+        self._asked: NDArray[np.float32] | None = None  # the queries that settings were measured with, if given
 
     @classmethod
     def train(
@@ -171,47 +165,22 @@ class Index:
             for chunk in points:
                 self.add(chunk, progress=progress)
             return
-        array = self._checked(points)
+        array = changes.checked(self._store.encoder, points)
         with self._lock:
-            before = self._store
-            given = self._new_ids(before, ids, len(array))
-            draft = before.draft()
-            if given is not None and given.dtype == object and draft.names is None:  # the first points decide
-                draft = Store(before.encoder, named=True)
-            draft.given = given is not None or before.given
-            first = draft.n
-            self._append(draft, array, given, None, progress)
-            draft.take_lookup(before, None, first)
-            self._publish(draft)
+            self._publish(changes.added(self._store, array, ids, progress), progress)
 
     def remove(self, ids: Any) -> None:
         """Remove points by their ids; KeyError names an id that no point has, and then none is removed."""
         wanted = as_ids(ids)
         check_unique(wanted)
         with self._lock:
-            before = self._store
-            rows = before.rows_of(wanted)
-            draft = before.draft()
-            draft.remove_rows(rows)
-            draft.take_lookup(before, wanted, draft.n)
-            self._publish(draft)
+            self._publish(changes.removed(self._store, wanted))
 
     def update(self, points: ArrayLike, ids: Any, *, progress: Progress = silent) -> None:
         """Give the points of these ids new vectors, all in one step; KeyError names an id that no point has."""
-        array = self._checked(points)
-        wanted = as_ids(ids, len(array))
-        check_unique(wanted)
+        array = changes.checked(self._store.encoder, points)
         with self._lock:
-            before = self._store
-            rows = before.rows_of(wanted)
-            draft = before.draft()
-            draft.remove_rows(rows)
-            places = rows if before.places is None else before.places[rows]
-            first, next_id = draft.n, draft.next_id
-            self._append(draft, array, wanted, places, progress)
-            draft.next_id = next_id
-            draft.take_lookup(before, wanted, first)
-            self._publish(draft)
+            self._publish(changes.updated(self._store, array, ids, progress), progress)
 
     def tune(
         self, queries: ArrayLike | None = None, *, recall: float = 0.95, progress: Progress = silent
@@ -237,7 +206,7 @@ class Index:
         store = self._store
         k = check_count(k, "k")
         asked, own = sample_queries(store, queries, store.kept)
-        k = min(k, store.count - len(own))
+        k = min(k, store.count - (len(own) > 0))
         truth = exact_rows(store, asked, own, k, store.kept, self._threads)
         chosen = self._choose(store, k, recall)
         looked = chosen[0] if partitions is None else check_count(partitions, "partitions")
@@ -252,13 +221,14 @@ class Index:
     def rebalance(self, *, progress: Progress = silent) -> None:
         """Train partitions and codebooks anew on the points that are there, from the copy kept for rescoring.
 
-        add and update do so themselves once an index whose partitions were not given has 4 times the points that it
-        was trained for. Where new points are of another kind than the old ones, call it: `info` shows the drift.
+        add and update do so themselves, unless partitions= was given, once there are 4 times the points trained for, or
+        half of all points are new and of another kind: `info` shows the drift. The recall is then tuned for anew, with
+        the queries that it was tuned with before.
         """
         with self._lock:
-            self._store = self._retrained(self._store, progress)
-            if self._curve and self._target is not None:
-                self.tune(recall=self._target, progress=progress)
+            self._store = changes.retrained(self._store, self._threads, progress)
+            if self._target is not None:
+                self.tune(self._asked, recall=self._target, progress=progress)
 
     def compact(self) -> None:
         """Drop what removed and moved points left behind; a change does so itself once there is much of it."""
@@ -276,93 +246,20 @@ class Index:
         """What tuning found, as a file holds it."""
         return {"curve": [list(row) for row in self._curve], "recall": self._target} if self._curve else {}
 
-    def _checked(self, points: ArrayLike) -> NDArray[Any]:
-        """Points that may be added: every row is looked at before any is."""
-        array = as_array(points, "points")
-        if array.ndim != 2:
-            check_vectors(array, "points", d=self.d)
-        for first, block in blocks_of(array, self.d):
-            self._store.encoder.check(block, first)
-        if array.shape[1] != self.d:
-            check_vectors(array, "points", d=self.d)
-        return array
-
-    def _new_ids(self, store: Store, ids: Any, count: int) -> IdArray | None:
-        """The ids for new points, none of which is there already; None where they are numbered."""
-        if ids is None:
-            if store.given:
-                raise ValueError(
-                    f"the points of this index have {store.kind} ids of their own; needed: ids= for new ones"
-                )
-            return None
-        given = as_ids(ids, count)
-        check_unique(given)
-        if count and store.n and (given.dtype == object) != (store.names is not None):
-            new = "str" if given.dtype == object else "int64"
-            raise TypeError(f"id {given.tolist()[0]!r} is {new}, and the index has {store.kind} ids; needed: one kind")
-        there = store.holds(given) if store.n else None
-        if there is not None:
-            raise ValueError(f"id {there!r} is in the index already (update(points, ids) replaces a point)")
-        return given
-
-    def _append(
-        self,
-        draft: Store,
-        array: Any,
-        ids: IdArray | None,
-        places: NDArray[np.int64] | None,
-        progress: Progress,
-    ) -> None:
-        """Write points that were checked into a draft: choose all partitions first, so that room is made once."""
-        encoder, count = draft.encoder, len(array)
-        choices = [encoder.choose(block) for _, block in blocks_of(array, self.d)]
-        counts = np.zeros(encoder.p, np.int64)
-        for chosen in choices:
-            for choice in chosen:
-                counts += np.bincount(choice, minlength=encoder.p)
-        draft.reserve_slots(counts)
-        draft.reserve_rows(count)
-        for chosen, (first, block) in zip(choices, blocks_of(array, self.d), strict=True):
-            progress("add", first, count)
-            rows = np.arange(draft.n + first, draft.n + first + len(block))
-            packed, distance = encoder.encode(block, chosen)
-            for choice, codes in zip(chosen, packed, strict=True):
-                draft.put(rows, choice, codes)
-            if draft.points is not None:
-                draft.points[rows[0] : rows[-1] + 1] = encoder.copy(block)
-            draft.distance += distance
-        draft.added += count
-        draft.use_rows(count, ids, places)
-        progress("add", count, count)
-
-    def _publish(self, draft: Store) -> None:
+    def _publish(self, store: Store, progress: Progress = silent) -> None:
         """Put the next state in place of the present one."""
-        encoder = draft.encoder
-        if encoder.automatic and draft.points is not None and draft.count > max(_GROWTH * encoder.expected, SMALL):
-            self._store = draft
-            self.rebalance()
+        if changes.outdated(store):
+            self._store = store
+            self.rebalance(progress=progress)
         else:
-            self._store = draft.compacted() if draft.count and draft.waste > _WASTE else draft
-
-    def _retrained(self, store: Store, progress: Progress) -> Store:
-        """The same points and ids in new partitions."""
-        wish, rows = store.encoder.config, store.rows
-        if store.encoder.automatic:
-            wish = replace(wish, partitions=None, sample=None, spill=wish.spill or Config.spill)
-        kept = _Kept(store, rows)
-        hidden = hold_out(len(rows), wish.seed)
-        encoder = train_encoder(kept, len(rows), wish, self.d, self._threads, progress, hidden)
-        new = Store(encoder, named=store.names is not None)
-        new.hidden = hidden
-        self._append(new, kept, store.ids_of(rows), None, progress)
-        new.given, new.next_id, new.added, new.distance = store.given, store.next_id, 0, 0.0
-        return new
+            self._store = changes.tidied(store)
 
     def _measure(self, store: Store, queries: Any, rows: Any, progress: Progress) -> list[Measured]:
         """The curve of settings; nothing where every score is computed anyway."""
+        self._asked = None if queries is None else sample_queries(store, queries, rows)[0]
         if len(store.sizes) == 1 or store.count < 2:
             return []
-        return measure_curve(store, queries, rows, self._threads, progress)
+        return measure_curve(store, self._asked, rows, self._threads, progress)
 
     def _choose(self, store: Store, k: Any, recall: float | None) -> tuple[int, int]:
         """Partitions and candidates for a search, kept for the next one."""
@@ -401,7 +298,7 @@ class Index:
             ids = ids if store.numbers is None else store.numbers[ids]
         else:
             if allowed is not None:
-                looked = _widened(looked, allowed)
+                looked = allowed.widened(looked)
             bits = store.live if allowed is None else allowed.bits
             ids, scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
             looked, kept = min(looked, len(store.sizes)), min(kept, 2 * store.n)
@@ -467,30 +364,6 @@ def open_index(path: str | os.PathLike[str], *, threads: int | None = None, veri
 def _restored(header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads: int, path: str = "a pickle") -> Index:
     store, measured = archive.from_parts(header, arrays, threads, path)
     return Index(store, threads, measured)
-
-
-def _widened(partitions: int, allowed: Allowed) -> int:
-    """Partitions to look at for the same recall among fewer points: their best are farther from the query.
-
-    Found by measuring on GloVe, where the fourth root keeps recall level from all points down to 5% of them.
-    """
-    widened = partitions / math.sqrt(math.sqrt(max(allowed.share, 1e-6)))
-    return min(round(widened), len(allowed.store.sizes))
-
-
-class _Kept:
-    """The points of an index as training reads them: rows by number or slice, restored as they are needed."""
-
-    ndim = 2
-
-    def __init__(self, store: Store, rows: NDArray[np.int64]) -> None:
-        self._store, self._rows = store, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, numbers: Any) -> F32:
-        return self._store.kept(self._rows[numbers])
 
 
 def _shown(store: Store, ids: IdArray) -> NDArray[Any]:

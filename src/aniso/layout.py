@@ -69,7 +69,8 @@ def huge_empty(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     if size < 1 << 21 or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.empty(shape, dtype)
-    memory = mmap.mmap(-1, size + (1 << 21), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)  # room may never be used
+    memory = mmap.mmap(-1, size + (1 << 21), flags=flags)
     memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
     start = -whole.ctypes.data % (1 << 21)

@@ -24,6 +24,10 @@ from aniso.layout import BLOCK, huge_empty
 
 __all__ = ["Store"]
 
+# How much longer new arrays are than needed, so that their rows are copied rarely. Blocks run out sooner, because a
+# partition that moves leaves its old ones behind; an index is compacted before they fill this room.
+_ROW_ROOM, _BLOCK_ROOM = 1.5, 3.0
+
 
 class Lookup(dict[Any, int]):
     """The row of each id, in the state that owns it; a writer hands it on to the next state."""
@@ -147,6 +151,11 @@ class Store:
             rows = np.flatnonzero(np.unpackbits(self.live, count=self.n, bitorder="little"))
         return rows if self.places is None else rows[np.argsort(self.places[rows], kind="stable")]
 
+    @cached_property
+    def entries(self) -> int:
+        """How many slots are in use."""
+        return int(self.sizes.sum())
+
     def kept(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """The points of rows, as near as the copy kept for rescoring is."""
         if self.points is None:
@@ -211,7 +220,8 @@ class Store:
         """A state to change, which shares the arrays of this one."""
         self.check_slots()
         other = copy.copy(self)
-        other.__dict__.pop("rows", None)
+        for derived in ("rows", "entries"):
+            other.__dict__.pop(derived, None)
         other._searcher = other.plain = other._lookup = None
         other.settings = {}
         other.first_blocks, other.sizes, other.room = self.first_blocks.copy(), self.sizes.copy(), self.room.copy()
@@ -225,8 +235,8 @@ class Store:
         room = np.where(self.sizes[full] > 0, wanted[full] + wanted[full] // 2 + 1, wanted[full])
         firsts = self.blocks + np.cumsum(room) - room
         end = self.blocks + int(room.sum())
-        self.codes = _grown(self.codes, self.blocks, end)
-        self.slot_rows = _grown(self.slot_rows, self.blocks, end)
+        self.codes = _grown(self.codes, self.blocks, end, _BLOCK_ROOM)
+        self.slot_rows = _grown(self.slot_rows, self.blocks, end, _BLOCK_ROOM)
         self.codes[self.blocks : end] = 0  # so that the same history makes the same file
         self.slot_rows[self.blocks : end] = 0
         used = -(-self.sizes[full].astype(np.int64) // BLOCK)
@@ -338,6 +348,11 @@ class Store:
         return np.repeat(self.first_blocks * BLOCK, sizes) + within, chosen
 
     @property
+    def drift(self) -> float:
+        """How much farther, in squared distance, later points lie from their centroids than those trained on."""
+        return self.distance / self.added / self.encoder.distance if self.added and self.encoder.distance > 0 else 1.0
+
+    @property
     def waste(self) -> float:
         """The share of rows that are removed, or 2/5 of that of blocks left behind by moves, whichever is more.
 
@@ -347,10 +362,10 @@ class Store:
         return max(1 - self.count / max(self.n, 1), 0.4 * left)
 
 
-def _grown(array: NDArray[Any], used: int, needed: int) -> NDArray[Any]:
+def _grown(array: NDArray[Any], used: int, needed: int, room: float = _ROW_ROOM) -> NDArray[Any]:
     """An array with room for so many rows whose first are those in use; a new one unless there is room already."""
     if needed <= len(array) and array.flags.writeable:
         return array
-    new = huge_empty((needed + needed // 2 + 64, *array.shape[1:]), array.dtype.type)
+    new = huge_empty((int(room * needed) + 64, *array.shape[1:]), array.dtype.type)
     new[:used] = array[:used]
     return new

@@ -1,9 +1,9 @@
 """Settings from a recall target, by measuring.
 
 Queries are the user's own, or points that training did not see, searched among the others. Recall is measured against
-exact search for a ladder of partitions with many candidates, and for a ladder of candidates with many partitions; the
-product of the two predicts every pair. For each of a list of targets the cheapest pair that is predicted to reach it is
-measured itself: that is the curve, and what is asked later is read between its points.
+exact search for every pair of partitions and candidates (survey.py). For each of a list of targets the cheapest pair
+that reaches it is kept, with a margin for what a sample of queries leaves uncertain: that is the curve, from which
+settings are read later.
 
 Costs come from a model, not from a clock, so that the same index is tuned alike on any machine.
 """
@@ -11,7 +11,6 @@ Costs come from a model, not from a clock, so that the same index is tuned alike
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,9 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from aniso.config import SMALL
 from aniso.errors import check_vectors
-from aniso.exact import ExactIndex
 from aniso.progress import Progress, silent
 from aniso.store import Store
+from aniso.survey import Survey, exact_rows, survey, without
 
 if TYPE_CHECKING:
     from aniso.index import Index
@@ -32,17 +31,19 @@ F32 = NDArray[np.float32]
 
 _QUERIES = 1000  # measured with: a recall of 0.9 is then known to about 0.005
 _LEAST = 50  # points that training did not see, below which any will do
-_KS = (1, 10, 100)
-_TARGETS = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.93, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
-_CANDIDATES = (1.0, 1.4, 2.0, 3.0, 4.5, 7.0, 10.0, 20.0)  # times k + 3; and k itself
-_BETWEEN = 6  # settings measured between others, at most
-_CHUNK = 16384  # points scored exactly together
+_KS = (1, 3, 10, 30, 100)
+_COARSE = (0.5, 0.6, 0.65, 0.7, 0.75, 0.775, 0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96)
+_FINE = (0.97, 0.975, 0.98, 0.985, 0.99, 0.9925, 0.995, 0.997, 0.999)
+_DOUBT, _MOST_DOUBT = 1.28, 0.1  # the margin: standard errors, and at most this share of what is missed
+_NEAR = 0.01  # of what is missed: a setting so near to what is asked for is taken as it is
+_AGAIN = 4.0  # times the cost: a search that finds fewer than k points begins again, in more partitions
+_CHECKED = 6  # settings searched with where scores are not exact
 # Nanoseconds: to scan a byte of code, to fetch a candidate, to score a byte of it. Only their ratios matter.
-_SCAN, _FETCH, _SCORE = 0.1, 30.0, 0.06
+_SCAN, _FETCH, _SCORE = 0.1, 90.0, 0.06
 
 
 class Measured(NamedTuple):
-    """A setting, and the recall it reached."""
+    """A setting, and the recall that it reached, less a margin for what the sample of queries leaves uncertain."""
 
     k: int
     partitions: int
@@ -95,32 +96,33 @@ def measure_curve(
 ) -> list[Measured]:
     """The curve of an index; rows(numbers) gives its points."""
     asked, own = sample_queries(store, queries, rows)
-    most = min(max(_KS), store.count - len(own))
-    progress("tune", 0, len(_KS) + 1)
-    truth = exact_rows(store, asked, own, most, rows, threads)
+    ks = sorted({min(k, store.count - (len(own) > 0)) for k in _KS})
+    progress("tune", 0, 3)
+    truth = exact_rows(store, asked, own, ks[-1], rows, threads)
+    progress("tune", 1, 3)
+    found = survey(store, asked, own, truth, ks, threads)
+    progress("tune", 2, 3)
     curve: list[Measured] = []
-    for number, k in enumerate(sorted({min(k, most) for k in _KS})):
-        progress("tune", 1 + number, len(_KS) + 1)
-
-        def recall(partitions: int, candidates: int, k: int = k) -> float:
-            return float(shares(search(store, asked, own, k, partitions, candidates, threads), truth[:, :k]).mean())
-
-        curve += _curve(store, k, recall)
-    progress("tune", len(_KS) + 1, len(_KS) + 1)
+    for k in ks:
+        steps = _cheapest(store, found, k)
+        if store.encoder.config.rescore != "float32":
+            steps = _rescored(store, found, steps, asked, own, truth[:, :k], threads)
+        curve += _rising(steps)
+    progress("tune", 3, 3)
     return curve
 
 
 def sample_queries(
     store: Store, queries: ArrayLike | None, rows: Callable[[NDArray[np.int64]], F32], size: int = _QUERIES
 ) -> tuple[F32, NDArray[np.int64]]:
-    """A sample of the user's queries, or of points, with their rows: none of these is to be found then."""
+    """A sample of the user's queries, or of points with their rows: a point is not to be found by itself then."""
     rng = np.random.default_rng(store.encoder.config.seed)
     if queries is not None:
         given = check_vectors(queries, "queries", d=store.encoder.d, rows=1)
         return given[np.sort(rng.permutation(len(given))[:size])], np.empty(0, np.int64)
     if store.count < 2:
         raise ValueError(f"the index has {store.count} points; needed: at least 2 to take some as queries, or queries=")
-    hidden = np.intersect1d(store.hidden, store.rows)
+    hidden = store.hidden[np.isin(store.hidden, store.rows, kind="table")]
     own = hidden if len(hidden) >= min(_LEAST, store.count) else store.rows
     own = np.sort(rng.permutation(own)[: max(1, min(size, store.count // 8))])
     return rows(own), own
@@ -129,42 +131,20 @@ def sample_queries(
 def search(
     store: Store, queries: F32, own: NDArray[np.int64], k: int, partitions: int, candidates: int, threads: int
 ) -> NDArray[np.int64]:
-    """The rows that a search finds, those of the queries left out."""
-    allowed = np.zeros(store.n, np.bool_)
-    allowed[store.rows] = True
-    allowed[own] = False
-    bits = None if allowed.all() else np.packbits(allowed, bitorder="little")
-    ids, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
-    kept = min(max(candidates, 1), 2 * store.n)
-    store.searcher.search(queries, min(partitions, len(store.sizes)), kept, ids, scores, allowed=bits, threads=threads)
-    return ids if store.numbers is None else store.rows_of(ids.ravel()).reshape(ids.shape)
+    """The rows that a search finds, but for that of the query where it is a point."""
+    wanted = k + (len(own) > 0)
+    ids, scores = np.empty((len(queries), wanted), np.int64), np.empty((len(queries), wanted), np.float32)
+    looked = min(partitions, len(store.sizes))
+    entries = 0 if not len(own) else 1 if looked == 1 or not store.encoder.config.spill else 2  # of the query itself
+    kept = min(max(candidates, 1) + entries, 2 * store.n)
+    store.searcher.search(queries, looked, kept, ids, scores, allowed=store.live, threads=threads)
+    return without(ids if store.numbers is None else store.rows_of(ids.ravel()).reshape(ids.shape), own)
 
 
 def hold_out(n: int, seed: int) -> NDArray[np.int64]:
     """Rows to keep from training, so that as queries they are as new to the index as a user's are."""
     count = min(_QUERIES, n // 8) if n > SMALL else 0
     return np.sort(np.random.default_rng([seed, 1]).permutation(n)[:count])
-
-
-def exact_rows(
-    store: Store,
-    queries: F32,
-    own: NDArray[np.int64],
-    k: int,
-    rows: Callable[[NDArray[np.int64]], F32],
-    threads: int,
-) -> NDArray[np.int64]:
-    """The rows of the k best points of each query, those of the queries left out; a chunk of points at a time."""
-    there = np.setdiff1d(store.rows, own)
-    best, scores = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
-    for first in range(0, len(there), _CHUNK):
-        numbers = there[first : first + _CHUNK]
-        found = ExactIndex(rows(numbers), metric=store.encoder.config.metric).search(queries, k, threads=threads)
-        best = np.concatenate([best, numbers[found.ids]], axis=1)
-        scores = np.concatenate([scores, found.scores], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        best, scores = np.take_along_axis(best, order, axis=1), np.take_along_axis(scores, order, axis=1)
-    return best
 
 
 def shares(found: NDArray[np.int64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -181,13 +161,25 @@ def summary(per_query: NDArray[np.float64], k: int) -> Recall:
     return Recall(mean, max(0.0, mean - margin), min(1.0, mean + margin), k, q)
 
 
+def uncertainty(per_query: NDArray[np.float64]) -> float:
+    """How far below their mean the recall on other queries of the kind may lie: 9 times in 10 it is not so far.
+
+    At most a tenth of what is missed: near 1, a larger margin would cost more time than it is worth.
+    """
+    if len(per_query) < 2:
+        return 0.0
+    error = float(per_query.std(ddof=1)) / float(np.sqrt(len(per_query)))
+    return min(_DOUBT * error, _MOST_DOUBT * (1 - float(per_query.mean())))
+
+
 def interpolate(curve: list[Measured], k: int, recall: float, p: int) -> tuple[int, int]:
     """The partitions and candidates that reach a recall for k points."""
     known = sorted({point.k for point in curve})
     near = min((one for one in known if one >= k), default=known[-1])
     steps = [point for point in curve if point.k == near]
     scale = max(k / near, 1.0) if k > near else 1.0
-    above = next((at for at, point in enumerate(steps) if point.recall >= recall), None)
+    near_by = _NEAR * (1 - recall)
+    above = next((at for at, point in enumerate(steps) if point.recall >= recall - near_by), None)
     if above is None:  # more than was ever measured: look everywhere
         last = steps[-1]
         partitions, candidates = p, 4.0 * last.candidates
@@ -196,7 +188,7 @@ def interpolate(curve: list[Measured], k: int, recall: float, p: int) -> tuple[i
     else:
         low, high = steps[above - 1], steps[above]
         share = (_odds(recall) - _odds(low.recall)) / max(_odds(high.recall) - _odds(low.recall), 1e-9)
-        share = min(max(share, 0.0), 1.0)
+        share = 1.0 if high.recall <= recall + near_by else max(share, 0.0)
         partitions = round(low.partitions ** (1 - share) * high.partitions**share)
         candidates = low.candidates ** (1 - share) * high.candidates**share
     return min(max(partitions, 1), p), max(round(candidates * scale), k)
@@ -208,54 +200,58 @@ def _odds(recall: float) -> float:
     return float(np.log(recall / (1 - recall)))
 
 
-def _curve(store: Store, k: int, recall: Callable[[int, int], float]) -> list[Measured]:
-    """The cheapest settings for a list of targets, measured."""
+def _cheapest(store: Store, found: Survey, k: int) -> list[Measured]:
+    """For each target the pair of partitions and candidates that reaches it at the least cost."""
     encoder, p = store.encoder, len(store.sizes)
     row_bytes = 0 if store.points is None else store.points.itemsize * store.points.shape[1]
-    scan = _SCAN * encoder.code_bytes * float(store.sizes.sum()) / p
-    rescore = _FETCH + _SCORE * row_bytes
-    most = 2 * store.n
-    kept = sorted({min(k, most), *(min(round(factor * (k + 3)), most) for factor in _CANDIDATES)})
-    looked, reached = [], []
-    step = 1
-    while True:
-        looked.append(step)
-        reached.append(recall(step, kept[-1]))
-        flat = len(reached) > 2 and reached[-1] - reached[-3] < 0.0005 and step * float(store.sizes.sum()) > 100 * k * p
-        if step == p or reached[-1] > 0.998 or flat:
-            break
-        step = min(p, max(step + 1, 2 * step))
-    # What candidates lose hardly depends on the partitions, so it is measured where few of them find most.
-    middle = next(at for at, share in enumerate(reached) if share >= 0.9 * max(reached))
-    limits = np.array([recall(looked[middle], count) for count in kept[:-1]] + [reached[middle]])
-    limits /= max(reached[middle], 1e-9)
-    # Between two steps of the ladder recall is taken to be straight over the logarithm of partitions.
-    fine = np.unique(np.rint(np.geomspace(1, looked[-1], 120)).astype(int))
-    by_partitions = np.interp(np.log(fine), np.log(looked), np.maximum.accumulate(reached))
-    predicted = by_partitions[:, None] * np.maximum.accumulate(limits)[None, :]
-    costs = scan * fine[:, None] + rescore * np.array(kept)[None, :]
-    pairs: list[tuple[int, int]] = []
-    for target in _TARGETS:
-        enough = predicted >= min(target, predicted.max())
-        best = np.unravel_index(int(np.argmin(np.where(enough, costs, np.inf))), costs.shape)
-        pair = (int(fine[best[0]]), int(kept[best[1]]))
-        if not pairs or pair != pairs[-1]:
-            pairs.append(pair)
+    scan = _SCAN * encoder.code_bytes * store.entries / p
+    counts = np.arange(found.most + 1)
+    recalls = found.recalls(k)
+    # Without a copy to rescore from, more candidates than the two entries of k points find no more.
+    usable = counts == min(2 * k, found.most) if store.points is None else counts >= min(k, found.most)
+    costs = scan * found.partitions[:, None] + (_FETCH + _SCORE * row_bytes) * counts[None, :]
+    costs *= 1 + _AGAIN * found.short(k)
+    costs[:, ~usable] = np.inf
+    best = float(recalls[:, usable].max())
+
+    def reach(aim: float) -> tuple[int, int, float]:
+        """The cheapest pair for a recall, and what the sample leaves uncertain of it."""
+        enough = np.where(recalls >= min(aim, best), costs, np.inf)
+        step, candidates = (int(x) for x in np.unravel_index(int(np.argmin(enough)), costs.shape))
+        return step, candidates, uncertainty(found.shares(k, step, candidates))
+
+    steps: list[Measured] = []
+    for target in (*_COARSE, *_FINE):
+        step, candidates, doubt = reach(target + reach(target)[2])
+        recall = max(float(recalls[step, candidates]) - doubt, 0.0)
+        steps.append(Measured(k, int(found.partitions[step]), candidates, recall))
+    return steps
+
+
+def _rescored(
+    store: Store,
+    found: Survey,
+    steps: list[Measured],
+    asked: F32,
+    own: NDArray[np.int64],
+    truth: NDArray[np.int64],
+    threads: int,
+) -> list[Measured]:
+    """What is left of recall where scores from a rounded copy, or from codes, choose among the candidates."""
+    k, places = truth.shape[1], np.unique(np.linspace(0, len(steps) - 1, _CHECKED).astype(int))
+    left = []
+    for _, partitions, candidates, _ in (steps[place] for place in places):
+        rows = search(store, asked, own, k, partitions, candidates, threads)
+        among = found.shares(k, int(np.searchsorted(found.partitions, partitions)), candidates).mean()
+        left.append(min(float(shares(rows, truth).mean() / max(among, 1e-9)), 1.0))
+    shrunk = np.interp(np.arange(len(steps)), places, left)
+    return [step._replace(recall=step.recall * float(share)) for step, share in zip(steps, shrunk, strict=True)]
+
+
+def _rising(steps: list[Measured]) -> list[Measured]:
+    """Those that reach more than all before them."""
     curve: list[Measured] = []
-    for partitions, candidates in pairs:
-        found = Measured(k, partitions, candidates, recall(partitions, candidates))
-        if not curve or found.recall > curve[-1].recall:
-            curve.append(found)
-    for _ in range(_BETWEEN):  # where the curve is steep, look between
-        gaps = [b.recall - a.recall if b.recall > 0.7 else 0.0 for a, b in pairwise(curve)]
-        if not gaps or max(gaps) < 0.03:
-            break
-        at = int(np.argmax(gaps))
-        low, high = curve[at], curve[at + 1]
-        partitions = round(np.sqrt(low.partitions * high.partitions))
-        candidates = round(np.sqrt(low.candidates * high.candidates))
-        found = Measured(k, partitions, candidates, recall(partitions, candidates))
-        if not low.recall < found.recall < high.recall:
-            break
-        curve.insert(at + 1, found)
+    for step in steps:
+        if not curve or step.recall > curve[-1].recall:
+            curve.append(step)
     return curve

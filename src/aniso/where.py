@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -41,9 +42,17 @@ class Allowed:
         """Whether scoring all of them takes less than a scan of as many partitions as they need."""
         if self.store.points is None:
             return False
-        entries = float(self.store.sizes.sum())
+        entries = float(self.store.entries)
         scanned = min(partitions / max(self.share, 1e-9) * entries / len(self.store.sizes), entries)
         return self.count <= 2 * k or self.count * _EXACT <= scanned
+
+    def widened(self, partitions: int) -> int:
+        """Partitions to look at for the same recall among fewer points: their best are farther from the query.
+
+        Found by measuring on GloVe, where the fourth root keeps recall level from all points down to 5% of them.
+        """
+        widened = partitions / math.sqrt(math.sqrt(max(self.share, 1e-6)))
+        return min(round(widened), len(self.store.sizes))
 
     def search_exact(self, queries: NDArray[np.float32], k: int, threads: int) -> Result:
         """Rows and scores of the best of them."""

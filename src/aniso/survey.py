@@ -1,0 +1,231 @@
+"""A survey of an index: how many partitions and candidates it takes to find each true neighbour of a sample of queries.
+
+One exact search gives the true neighbours. The core says, for a ladder of numbers, which partitions a query would look
+at, and, from one scan of the most of them, the candidates in the order in which they would be taken. From these follows
+the recall of every pair of a step of the ladder and a number of candidates, without searching for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aniso import _core
+from aniso.exact import ExactIndex
+from aniso.layout import BLOCK
+from aniso.store import Store
+
+__all__ = ["Survey", "exact_rows", "survey", "without"]
+
+F32 = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+_CHUNK = 8192  # points scored exactly together
+_QUERIES = 32  # queries surveyed together
+_MOST = 1024  # candidates looked at; 16 bits count them
+_STEP = 2**0.25  # from one number of partitions to the next
+_ENOUGH = 0.999  # of the true neighbours: more partitions are not looked at
+_NEVER = 255  # no step of the ladder
+
+
+class Survey(NamedTuple):
+    """What was found."""
+
+    partitions: Ints  # (steps,) ascending
+    ranks: NDArray[np.int16]  # (steps, queries, k) candidates it takes to find each true neighbour
+    enough: dict[int, NDArray[np.int16]]  # of some k: (steps, queries) candidates that make k different points
+    most: int  # ranks above stand for: not found
+
+    def recalls(self, k: int) -> NDArray[np.float64]:
+        """The recall at k of each step with 0, 1, .. `most` candidates: (steps, most + 1)."""
+        counts = [np.bincount(ranks[:, :k].ravel(), minlength=self.most + 2) for ranks in self.ranks]
+        return np.asarray(np.cumsum(counts, axis=1)[:, :-1] / (self.ranks.shape[1] * k))
+
+    def short(self, k: int) -> NDArray[np.float64]:
+        """The share of queries that find fewer than k points: (steps, most + 1)."""
+        counts = [np.bincount(enough, minlength=self.most + 2) for enough in self.enough[k]]
+        return np.asarray(1 - np.cumsum(counts, axis=1)[:, :-1] / self.ranks.shape[1])
+
+    def shares(self, k: int, step: int, candidates: int) -> NDArray[np.float64]:
+        """The recall at k of each query."""
+        return np.asarray((self.ranks[step, :, :k] <= candidates).mean(axis=1))
+
+
+def survey(store: Store, queries: F32, own: Ints, truth: Ints, ks: list[int], threads: int) -> Survey:
+    """Survey a state; truth are the rows of true neighbours, own those of the queries where these are points.
+
+    How many candidates make k different points is counted for ks.
+    """
+    slot_partitions = _slot_partitions(store)
+    ladder, buckets = _route(store, queries, _homes(store, truth, slot_partitions), threads)
+    standing = store.slot_rows[: store.blocks].reshape(-1)
+    bits, there = None, store.entries
+    if store.live is not None:
+        live = np.unpackbits(store.live, count=store.n, bitorder="little").view(np.bool_)
+        slots = live[standing] & (slot_partitions >= 0).reshape(-1)
+        bits, there = np.packbits(slots, bitorder="little"), int(np.count_nonzero(slots))
+    most = min(_MOST, there)
+    ranks = np.full((len(ladder), *truth.shape), most + 1, np.int16)
+    enough = np.full((len(ladder), len(queries), len(ks)), most + 1, np.int16)
+    searcher, numbers = _slot_searcher(store), np.arange(len(ladder), dtype=np.uint8)
+    for first in range(0, len(queries), _QUERIES):
+        part = slice(first, min(first + _QUERIES, len(queries)))
+        shape = part.stop - first, most
+        found, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
+        searcher.search(queries[part], int(ladder[-1]), most, found, scores, allowed=bits, threads=threads)
+        steps = np.take_along_axis(buckets[part], slot_partitions.reshape(-1)[found], axis=1)
+        rows = standing[found]
+        if len(own):
+            steps[rows == own[part, None]] = _NEVER
+        within = steps[:, :, None] <= numbers
+        taken = np.cumsum(within, axis=1, dtype=np.int16)
+        _rank(within, taken, rows, truth[part], ranks[:, part])
+        near = slice(0, 2 * ks[-1])
+        _distinct(within[:, near], taken[:, near], rows[:, near], ks, enough[:, part])
+    return Survey(ladder, ranks, {k: enough[:, :, at] for at, k in enumerate(ks)}, most)
+
+
+def exact_rows(
+    store: Store, queries: F32, own: Ints, k: int, rows: Callable[[Ints], F32], threads: int
+) -> NDArray[np.int64]:
+    """The rows of the k best points of each query, but for its own; a chunk of points at a time."""
+    there, wanted = np.sort(store.rows), k + (len(own) > 0)
+    best, scores = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
+    for first in range(0, len(there), _CHUNK):
+        numbers = there[first : first + _CHUNK]
+        found = ExactIndex(rows(numbers), metric=store.encoder.config.metric).search(queries, wanted, threads=threads)
+        best = np.concatenate([best, numbers[found.ids]], axis=1)
+        scores = np.concatenate([scores, found.scores], axis=1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :wanted]
+        best, scores = np.take_along_axis(best, order, axis=1), np.take_along_axis(scores, order, axis=1)
+    return without(best, own)
+
+
+def without(rows: Ints, own: Ints) -> Ints:
+    """Rows (queries, k + 1), best first, without that of the query, or without the last where it is not among them."""
+    if not len(own):
+        return rows
+    others = rows != own[:, None]
+    others[others.all(axis=1), -1] = False
+    return np.asarray(rows[others].reshape(len(rows), -1))
+
+
+def _rank(
+    within: NDArray[np.bool_],  # (queries, candidates, steps) whether a candidate is one at a step
+    taken: NDArray[np.int16],  # (queries, candidates, steps) and how many there are up to it
+    rows: NDArray[np.int32],  # (queries, candidates)
+    truth: Ints,  # (queries, k)
+    ranks: NDArray[np.int16],  # (steps, queries, k) out; as they are where a neighbour is not found
+) -> None:
+    """How many candidates it takes to find each true neighbour."""
+    order, missed = np.argsort(truth, axis=1), ranks[0, 0, 0]
+    for query in range(len(truth)):
+        near = truth[query, order[query]]
+        place = np.minimum(np.searchsorted(near, rows[query]), len(near) - 1)
+        hits = np.flatnonzero(near[place] == rows[query])
+        which = order[query, place[hits]]
+        needed = np.where(within[query, hits], taken[query, hits], missed).T
+        # A point that spilled is there twice: the second time is written first.
+        ranks[:, query, which[::-1]] = needed[:, ::-1]
+        ranks[:, query, which] = np.minimum(ranks[:, query, which], needed)
+
+
+def _distinct(
+    within: NDArray[np.bool_],
+    taken: NDArray[np.int16],
+    rows: NDArray[np.int32],
+    ks: list[int],
+    enough: NDArray[np.int16],  # (steps, queries, ks) out
+) -> None:
+    """How many candidates make k different points."""
+    order = np.argsort(rows, axis=1, kind="stable")
+    ordered = np.take_along_axis(rows, order, axis=1)
+    query, at = np.nonzero(ordered[:, 1:] == ordered[:, :-1])  # a point that is there twice counts once
+    new = within.copy()
+    new[query, order[query, at + 1]] &= ~within[query, order[query, at]]
+    different = np.cumsum(new, axis=1, dtype=np.int16)
+    for number, k in enumerate(ks):
+        reached = different >= k
+        needed = np.take_along_axis(taken, reached.argmax(axis=1)[:, None], axis=1)[:, 0]
+        enough[:, :, number] = np.where(reached[:, -1], needed, enough[:, :, number].T).T
+
+
+def _route(store: Store, queries: F32, homes: NDArray[np.int32], threads: int) -> tuple[Ints, NDArray[np.uint8]]:
+    """A ladder of numbers of partitions, and the first step (queries, p) at which each query looks at each of them."""
+    p = len(store.sizes)
+    searcher = _route_searcher(store)
+    buckets = np.full((len(queries), p), _NEVER, np.uint8)
+    ladder: list[int] = []
+    count = 1
+    while True:
+        reached = 0
+        for first in range(0, len(queries), _QUERIES):
+            part, block = queries[first : first + _QUERIES], buckets[first : first + _QUERIES]
+            chosen, scores = np.empty((len(part), count), np.int64), np.empty((len(part), count), np.float32)
+            searcher.search(part, count, count, chosen, scores, threads=threads)
+            known = np.take_along_axis(block, chosen, axis=1)
+            np.put_along_axis(block, chosen, np.minimum(known, np.uint8(len(ladder))), axis=1)
+            seen = np.take_along_axis(block[:, None, :], homes[first : first + _QUERIES], axis=2) < _NEVER
+            reached += int(np.count_nonzero(seen.any(axis=1)))
+        ladder.append(count)
+        if count == p or reached >= _ENOUGH * homes[:, 0].size or len(ladder) == _NEVER:
+            return np.array(ladder), buckets
+        count = min(p, max(count + 1, round(count * _STEP)))
+
+
+def _homes(store: Store, truth: Ints, slot_partitions: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The partitions of true neighbours, first and second: (queries, 2, k)."""
+    used = slot_partitions >= 0
+    rows, partitions = store.slot_rows[: store.blocks][used], slot_partitions[used]
+    homes = np.empty((2, store.n), np.int32)
+    homes[0, rows] = partitions
+    homes[1, rows[::-1]] = partitions[::-1]
+    return np.ascontiguousarray(homes[:, truth].transpose(1, 0, 2))
+
+
+def _slot_partitions(store: Store) -> NDArray[np.int32]:
+    """The partition of each slot, (blocks, 32); -1 where it is empty."""
+    blocks = -(-store.sizes.astype(np.int64) // BLOCK)
+    within = np.arange(int(blocks.sum())) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    used = np.repeat(store.first_blocks, blocks) + within
+    filled = np.repeat(store.sizes, blocks) - within * BLOCK
+    partitions = np.full((store.blocks, BLOCK), -1, np.int32)
+    numbers = np.repeat(np.arange(len(blocks), dtype=np.int32), blocks)
+    partitions[used] = np.where(np.arange(BLOCK) < filled[:, None], numbers[:, None], np.int32(-1))
+    return partitions
+
+
+def _route_searcher(store: Store) -> _core.Searcher:
+    """Finds the partitions themselves: an index of one point in each, all with the same code."""
+    p = len(store.sizes)
+    rows = np.zeros((p, BLOCK), np.int32)
+    rows[:, 0] = np.arange(p)
+    view = store.encoder.view()
+    view |= {"codewords": np.zeros((1, 1, 16), np.float32), "firsts": np.zeros(1, np.int32)}
+    return _core.Searcher(
+        n=p,
+        first_blocks=np.arange(p),
+        sizes=np.ones(p, np.int32),
+        codes=np.zeros((p, 1, BLOCK), np.uint8),
+        slot_rows=rows.reshape(-1),
+        points=None,
+        row_ids=None,
+        **view,
+    )
+
+
+def _slot_searcher(store: Store) -> _core.Searcher:
+    """Finds slots in the order in which they become candidates: nothing is rescored, and no slot is like another."""
+    return _core.Searcher(
+        n=store.blocks * BLOCK,
+        first_blocks=store.first_blocks,
+        sizes=store.sizes,
+        codes=store.codes[: store.blocks],
+        slot_rows=np.arange(store.blocks * BLOCK, dtype=np.int32),
+        points=None,
+        row_ids=None,
+        **store.encoder.view(),
+    )
