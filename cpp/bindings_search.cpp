@@ -180,15 +180,18 @@ class Searcher {
     return out;
   }
 
-  void route(Array<const float, 2> queries, std::size_t partitions, Array<std::int32_t, 2> chosen) {
+  void route(Array<const float, 2> queries, std::size_t partitions, Array<std::int32_t, 2> chosen, int threads) {
     need(queries.shape(1) == d_, "queries and index differ in dimensions");
     need(chosen.shape(0) == queries.shape(0) && chosen.shape(1) == partitions_, "chosen: (queries, partitions)");
+    const std::size_t q = queries.shape(0), workers = thread_count(threads);
     nb::gil_scoped_release release;
-    for (std::size_t i = 0; i < queries.shape(0); ++i) {
-      check_query(queries.data() + i * d_, i);
-      std::int32_t* own = chosen.data() + i * partitions_;
-      std::fill(own + search_->route(queries.data() + i * d_, partitions, own), own + partitions_, -1);
-    }
+    for (std::size_t i = 0; i < q; ++i) check_query(queries.data() + i * d_, i);
+    spread(q, 16, workers, 0, [&](std::size_t begin, std::size_t end, void*) {
+      for (std::size_t i = begin; i < end; ++i) {
+        std::int32_t* own = chosen.data() + i * partitions_;
+        std::fill(own + search_->route(queries.data() + i * d_, partitions, own), own + partitions_, -1);
+      }
+    });
   }
 
   void search(Array<const float, 2> queries, std::size_t partitions, std::size_t candidates, Array<std::int64_t, 2> ids,
@@ -419,8 +422,8 @@ void bind_search(nb::module_& module) {
            "row_ids"_a.noconvert().none(), "effort"_a.noconvert().none() = nb::none(), "isa"_a = "")
       .def("profile", &Searcher::profile, "queries"_a.noconvert(), "k"_a, "partitions"_a, "candidates"_a,
            "Seconds in each stage, points scanned and hits, summed over the queries, one after the other.")
-      .def("route", &Searcher::route, "queries"_a.noconvert(), "partitions"_a, "chosen"_a.noconvert(),
-           "The partitions that searches of these queries would look at, each row filled up with -1.")
+      .def("route", &Searcher::route, "queries"_a.noconvert(), "partitions"_a, "chosen"_a.noconvert(), nb::kw_only(),
+           "threads"_a = 1, "The partitions that searches of these queries would look at, each row filled up with -1.")
       .def("answer", &Searcher::answer, "query"_a.none(), "k"_a.none(), "partitions"_a.none(), "candidates"_a.none(),
            "New arrays of the ids and scores of one query's k best points, or None where arguments need a closer look.")
       .def("search", &Searcher::search, "queries"_a.noconvert(), "partitions"_a, "candidates"_a, "ids"_a.noconvert(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -146,3 +148,21 @@ def test_nothing_is_learnt_from_too_little(indexes: dict[str, Index]) -> None:
     assert learn_effort(few, QUERIES, np.zeros((120, 10), np.int64)) is None  # few partitions
     same = np.repeat(QUERIES[:1], 120, axis=0)
     assert learn_effort(store, same, np.zeros((120, 10), np.int64)) is None  # queries that are all alike
+
+
+def test_a_tuned_index_shares_out_its_partitions_and_keeps_to_it(tmp_path: Path) -> None:
+    points = clustered(20_000, 24, seed=3)
+    points[::2] *= np.linspace(0.02, 1, 10_000, dtype=np.float32)[:, None]
+    index = build(points, metric="l2", recall=0.9)
+    effort = index._store.effort
+    assert effort is not None
+    index.save(tmp_path / "points.aniso")
+    again = aniso.open(tmp_path / "points.aniso")
+    assert np.array_equal(again._store.effort, effort)
+    for same in (again, pickle.loads(pickle.dumps(index))):
+        found, expected = same.search(points[:100]), index.search(points[:100])
+        assert_same((found.ids, found.scores), (expected.ids, expected.scores))
+    index.remove(range(0, 20_000, 2))  # compacts
+    assert np.array_equal(index._store.effort, effort)
+    index.tune(points[1:400:2] + 0.01, recall=0.9)
+    assert not np.array_equal(index._store.effort, effort)

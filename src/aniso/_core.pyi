@@ -267,6 +267,8 @@ class Searcher:
         queries: NDArray[np.float32],  # (q, d)
         partitions: int,
         chosen: NDArray[np.int32],  # (q, p) out
+        *,
+        threads: int = 1,
     ) -> None:
         """The partitions that searches of these queries would look at, each row filled up with -1."""
 

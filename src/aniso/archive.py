@@ -148,6 +148,8 @@ def from_parts(
     reader.need(
         bool(((store.hidden >= 0) & (store.hidden < n)).all()), "hidden", store.hidden.tolist(), f"rows below {n}"
     )
+    if "effort" in measured:
+        store.share_out(np.array(measured["effort"], np.float32))
     store.come_from(path)
     return store, measured
 
@@ -234,13 +236,17 @@ class _Reader:
         return float(value)
 
     def measured(self) -> dict[str, Any]:
-        """What tuning found: a recall to aim at, and rows of k, partitions, candidates and recall."""
+        """What tuning found: a recall to aim at, rows of k, partitions, candidates and recall, and the effort."""
         said = self.header["measured"]
-        whole = isinstance(said, dict) and set(said) in (set(), {"curve", "recall"})
-        self.need(whole, "measured", said, "an object of curve and recall, or an empty one")
+        whole = isinstance(said, dict) and set(said) in (set(), {"curve", "recall"}, {"curve", "recall", "effort"})
+        self.need(whole, "measured", said, "an object of curve, recall and perhaps effort, or an empty one")
         if said:
             share = type(said["recall"]) in (int, float) and 0 < said["recall"] <= 1
             self.need(share, "measured.recall", said["recall"], "a number above 0, at most 1")
+            effort = said.get("effort", [0, 0, 0])
+            fits = isinstance(effort, list) and len(effort) == 3
+            fits = fits and all(type(x) in (int, float) and abs(x) <= 1e30 for x in effort)
+            self.need(fits, "measured.effort", effort, "three numbers up to 1e30")
             curve = said["curve"]
             self.need(isinstance(curve, list) and 0 < len(curve) < 10_000, "measured.curve", curve, "a list of rows")
             for row in curve:

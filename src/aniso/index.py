@@ -188,9 +188,11 @@ class Index:
         """Measure the recall of settings, on these queries or on points of the index, and search by it from now on."""
         target = check_recall(recall)
         with self._lock:
-            curve = self._measure(self._store, queries, self._store.kept, progress)
-            self._curve, self._target = curve, target
-            self._store.settings = {}
+            before = self._store
+            store = before.draft()
+            curve = self._measure(store, queries, store.kept, progress)
+            store.take_lookup(before, None, store.n)
+            self._curve, self._target, self._store = curve, target, store
         return curve
 
     def measure_recall(
@@ -244,7 +246,10 @@ class Index:
 
     def _measured(self) -> dict[str, Any]:
         """What tuning found, as a file holds it."""
-        return {"curve": [list(row) for row in self._curve], "recall": self._target} if self._curve else {}
+        if not self._curve:
+            return {}
+        effort = {} if self._store.effort is None else {"effort": self._store.effort.tolist()}
+        return {"curve": [list(row) for row in self._curve], "recall": self._target, **effort}
 
     def _publish(self, store: Store, progress: Progress = silent) -> None:
         """Put the next state in place of the present one."""

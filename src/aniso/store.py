@@ -227,6 +227,10 @@ class Store:
         other.first_blocks, other.sizes, other.room = self.first_blocks.copy(), self.sizes.copy(), self.room.copy()
         return other
 
+    def share_out(self, effort: NDArray[np.float32] | None) -> None:
+        """Partitions are shared out among queries like this from now on."""
+        self.effort, self._searcher, self.plain = effort, None, None
+
     def reserve_slots(self, counts: NDArray[np.int64]) -> None:
         """Make room for so many more entries in each partition; those that have too little move to the end."""
         wanted = -(-(self.sizes + counts) // BLOCK)

@@ -156,7 +156,6 @@ def _distinct(
 def _route(store: Store, queries: F32, homes: NDArray[np.int32], threads: int) -> tuple[Ints, NDArray[np.uint8]]:
     """A ladder of numbers of partitions, and the first step (queries, p) at which each query looks at each of them."""
     p = len(store.sizes)
-    searcher = _route_searcher(store)
     buckets = np.full((len(queries), p), _NEVER, np.uint8)
     ladder: list[int] = []
     count = 1
@@ -164,10 +163,11 @@ def _route(store: Store, queries: F32, homes: NDArray[np.int32], threads: int) -
         reached = 0
         for first in range(0, len(queries), _QUERIES):
             part, block = queries[first : first + _QUERIES], buckets[first : first + _QUERIES]
-            chosen, scores = np.empty((len(part), count), np.int64), np.empty((len(part), count), np.float32)
-            searcher.search(part, count, count, chosen, scores, threads=threads)
-            known = np.take_along_axis(block, chosen, axis=1)
-            np.put_along_axis(block, chosen, np.minimum(known, np.uint8(len(ladder))), axis=1)
+            chosen = np.empty((len(part), p), np.int32)
+            store.searcher.route(part, count, chosen, threads=threads)
+            query, at = np.nonzero(chosen >= 0)
+            places = query, chosen[query, at]
+            block[places] = np.minimum(block[places], np.uint8(len(ladder)))
             seen = np.take_along_axis(block[:, None, :], homes[first : first + _QUERIES], axis=2) < _NEVER
             reached += int(np.count_nonzero(seen.any(axis=1)))
         ladder.append(count)
@@ -198,25 +198,6 @@ def _slot_partitions(store: Store) -> NDArray[np.int32]:
     return partitions
 
 
-def _route_searcher(store: Store) -> _core.Searcher:
-    """Finds the partitions themselves: an index of one point in each, all with the same code."""
-    p = len(store.sizes)
-    rows = np.zeros((p, BLOCK), np.int32)
-    rows[:, 0] = np.arange(p)
-    view = store.encoder.view()
-    view |= {"codewords": np.zeros((1, 1, 16), np.float32), "firsts": np.zeros(1, np.int32)}
-    return _core.Searcher(
-        n=p,
-        first_blocks=np.arange(p),
-        sizes=np.ones(p, np.int32),
-        codes=np.zeros((p, 1, BLOCK), np.uint8),
-        slot_rows=rows.reshape(-1),
-        points=None,
-        row_ids=None,
-        **view,
-    )
-
-
 def _slot_searcher(store: Store) -> _core.Searcher:
     """Finds slots in the order in which they become candidates: nothing is rescored, and no slot is like another."""
     return _core.Searcher(
@@ -227,5 +208,6 @@ def _slot_searcher(store: Store) -> _core.Searcher:
         slot_rows=np.arange(store.blocks * BLOCK, dtype=np.int32),
         points=None,
         row_ids=None,
+        effort=store.effort,
         **store.encoder.view(),
     )

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from aniso.config import SMALL
+from aniso.effort import learn_effort
 from aniso.errors import check_vectors
 from aniso.progress import Progress, silent
 from aniso.store import Store
@@ -94,12 +95,16 @@ def measure_curve(
     threads: int,
     progress: Progress = silent,
 ) -> list[Measured]:
-    """The curve of an index; rows(numbers) gives its points."""
+    """The curve of a state that no search reads yet; rows(numbers) gives its points.
+
+    How partitions are shared out among queries is learnt first, and part of the state from then on.
+    """
     asked, own = sample_queries(store, queries, rows)
     ks = sorted({min(k, store.count - (len(own) > 0)) for k in _KS})
     progress("tune", 0, 3)
     truth = exact_rows(store, asked, own, ks[-1], rows, threads)
     progress("tune", 1, 3)
+    store.share_out(learn_effort(store, asked, truth))
     found = survey(store, asked, own, truth, ks, threads)
     progress("tune", 2, 3)
     curve: list[Measured] = []
