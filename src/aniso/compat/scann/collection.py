@@ -49,8 +49,8 @@ class Collection:
             made._train(points, ids)
         elif made.settings.hash is not None and not made.settings.keeps_points:
             raise ValueError(
-                "score_ah alone cannot start from no points: there is no copy of them to train on later; needed: points to "
-                "begin with, or reorder()"
+                "score_ah alone cannot start from no points: there is no copy of them to train on later; needed: "
+                "points to begin with, or reorder()"
             )
         else:
             made._young = True

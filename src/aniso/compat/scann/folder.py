@@ -119,7 +119,8 @@ def _by_block(codes: NDArray[np.uint8], blocks: int) -> NDArray[np.uint8]:
         return codes
     padded = np.zeros((len(codes), 2 * blocks), np.uint8)
     padded[:, : codes.shape[1]] = codes
-    return np.bitwise_or(padded[:, 0::2] << 4, padded[:, 1::2], dtype=np.uint8)
+    paired: NDArray[np.uint8] = np.bitwise_or(padded[:, 0::2] << 4, padded[:, 1::2])
+    return paired
 
 
 def _points(points: NDArray[np.float32], kind: ReorderType, l2: bool) -> dict[str, NDArray[Any]]:

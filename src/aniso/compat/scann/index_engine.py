@@ -1,4 +1,4 @@
-"""A searcher's points in an Index, with leaves, codes and a copy to rescore from; in two where codes see a projection."""
+"""A searcher's points in an Index: leaves, codes and a copy to rescore from. In two, where codes see a projection."""
 
 from __future__ import annotations
 
