@@ -68,9 +68,9 @@ def trees():
             yield distance, hashing, kind, soar
 
 
-@pytest.mark.parametrize(("distance", "hashing", "kind", "soar"), trees())
+@pytest.mark.parametrize(("distance", "hashing", "kind", "soar"), list(trees()))
 def test_trees_with_codes(distance, hashing, kind, soar):
-    made = builder(distance).tree(30, 12, soar_lambda=soar).score_ah(2, hash_type=hashing)
+    made = builder(distance).tree(30, 20, soar_lambda=soar).score_ah(2, hash_type=hashing)
     searcher = (made if kind is None else made.reorder(100, kind)).build()
     ids, distances = searcher.search_batched(QUERIES)
     assert ids.shape == distances.shape == (len(QUERIES), K)
@@ -107,7 +107,7 @@ def test_brute_force_within_leaves(distance, kind):
 
 def test_settings_of_a_tree_that_change_nothing_here_are_taken():
     tree = {"min_partition_size": 5, "spherical": True, "quantize_centroids": True, "random_init": False, "avq": 2.5}
-    made = builder().tree(30, 10, training_sample_size=1000, training_iterations=4, **tree)
+    made = builder().tree(30, 20, training_sample_size=1000, training_iterations=4, **tree)
     made.upper_tree(8, 5, avq=2.5, soar_lambda=1.5, scoring_mode=KINDS.BFLOAT16).score_ah(2).reorder(100)
     searcher = made.set_n_training_threads(1).build()
     assert recall(searcher.search_batched(QUERIES)[0], "dot_product") >= 0.8

@@ -9,6 +9,7 @@ import pytest
 
 from aniso import FormatError
 from aniso.compat import scann
+from aniso.compat.scann import stanzas
 
 N, D, K = 1500, 16, 8
 KINDS, MODES = scann.ReorderType, scann.IncrementalMode
@@ -186,7 +187,7 @@ def test_files_that_scann_would_have_written(tmp_path):
     assert files("spilled tree") == tree | {"bfloat16_dataset.npy", "hashed_dataset_soar.npy"}
     assert np.load(tmp_path / "datapoint_to_token.npy").shape == (2 * N,)
     rounded = (np.load(tmp_path / "bfloat16_dataset.npy").view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    np.testing.assert_allclose(rounded, POINTS, rtol=2**-8)
+    np.testing.assert_allclose(rounded, POINTS, rtol=2**-7)
     assert files("components") == tree | {"int8_dataset.npy", "int8_multipliers.npy", "dp_norms.npy"}
     assert np.load(tmp_path / "hashed_dataset.npy").shape == (N, 4)
     factors = np.load(tmp_path / "int8_multipliers.npy")
@@ -258,8 +259,12 @@ def test_from_nothing(way):
     searcher.upsert(DOCIDS[1000:], POINTS[1000:])
     assert searcher.size() == N
     truth = build("brute force").search_batched(QUERIES)[0]
-    shares = [len(set(a) & set(b)) / K for a, b in zip(searcher.search_batched(QUERIES)[0], truth, strict=True)]
-    assert np.mean(shares) >= 0.75
+
+    def recall(names):
+        return np.mean([len(set(a) & set(b)) / K for a, b in zip(names, truth, strict=True)])
+
+    at_once = recall(build(way).search_batched(QUERIES)[0])
+    assert recall(searcher.search_batched(QUERIES)[0]) >= at_once - 0.1
 
 
 def test_from_nothing_needs_a_copy_to_train_on(tmp_path):
@@ -272,9 +277,18 @@ def test_from_nothing_needs_a_copy_to_train_on(tmp_path):
     same(loaded.search_batched(QUERIES), build("brute force").search_batched(QUERIES))
 
 
-def test_autopilot_changes_with_the_number_of_points(tmp_path):
-    d = 656  # from 8,400 points on, a tree is worth it
-    points = np.random.default_rng(2).normal(size=(8500, d)).astype(np.float32)
+@pytest.mark.parametrize(("d", "least"), [(100, 55_020), (128, 43_008), (656, 8400), (1536, 8400)])
+def test_autopilot_begins_a_tree(d, least):
+    for n in (0, least - 1, least):
+        text = scann.builder(np.broadcast_to(np.float32(0), (n, d)), K, "dot_product").autopilot().create_config()
+        assert ("brute_force" in text, "partitioning" in text) == (n < least, n >= least)
+
+
+def test_autopilot_changes_with_the_number_of_points(tmp_path, monkeypatch):
+    monkeypatch.setattr(stanzas, "_LEAST_LEAF", 20)  # so that a tree is worth it from 42 times 20 points on
+    monkeypatch.setattr(stanzas, "_LEAF_VALUES", 20 * 32)
+    points = np.random.default_rng(2).normal(size=(2000, 32)).astype(np.float32)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
     names = [str(i) for i in range(len(points))]
     made = scann.builder(points[:100], K, "dot_product").autopilot(MODES.ONLINE_INCREMENTAL, KINDS.BFLOAT16)
     searcher = made.build(docids=names[:100])
@@ -291,7 +305,9 @@ def test_autopilot_changes_with_the_number_of_points(tmp_path):
     assert loaded.config() == searcher.config()
     same(loaded.search_batched(points[:5]), searcher.search_batched(points[:5]))
     assert [row[0] for row in loaded.search_batched(points[:5])[0]] == names[:5]
-    searcher.delete(names[1000:])
+    searcher.delete(names[500:])
+    assert "partitioning" in searcher.config()  # not at once, or it would go to and fro
+    searcher.delete(names[400:500])
     assert "brute_force" in searcher.config()
     assert [row[0] for row in searcher.search_batched(points[:5])[0]] == names[:5]
 

@@ -144,16 +144,17 @@ class Collection:
         n, settings = len(self), self.settings
         if not n or not settings.keeps_points:
             return
-        tree = settings.tree
+        tree, wanted = settings.tree, n
         if settings.online:
             least = first_tree(self.d)
             if (tree is None and n >= least) or (tree is not None and n < least // 2):
                 self._retrain(_resolved(self.config, n, self.d))
                 return
+            wanted = max(n, least)  # a tree stays until half its least number of points is left
         if tree is not None and tree.incremental is not None:
             share = isinstance(tree.incremental, float)
             if self._changes > tree.incremental * (self._trained_on if share else 1):
-                self._retrain(_resolved(self.config, n, self.d))
+                self._retrain(_resolved(self.config, wanted, self.d))
         elif self._young and (settings.hash is not None or tree is not None):
             enough = _ENOUGH * (tree.leaves if tree else 16)
             if n >= _GROWTH * self._trained_on and self._trained_on < enough:

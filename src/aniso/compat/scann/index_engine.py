@@ -73,11 +73,11 @@ class IndexEngine:
         if settings.hash is None:
             wanted = 2 * n
         else:
-            wanted = k
-            if settings.keeps_points:
+            config = self.index.config
+            if settings.keeps_points and config.rescore != "none":
                 wanted = max(candidates or settings.candidates, k)
-            elif self.index.config.rescore != "none":
-                wanted = self.index.config.default_candidates(k)
+            else:  # more than k all the same: the sums of table entries that choose candidates are rounded
+                wanted = config.default_candidates(k)
             wanted = math.ceil(wanted * (tree.overretrieve if tree else 1.0))
         looked = leaves or (tree.searched if tree else 1)
         asked = queries * np.float32(self.scale) if l2 and self.scale != 1 else queries

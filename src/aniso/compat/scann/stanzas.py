@@ -185,7 +185,7 @@ def autopilot(mode: IncrementalMode, kind: ReorderType) -> Message:
 
 def first_tree(d: int) -> int:
     """How many points autopilot wants before it divides them among leaves."""
-    return math.ceil(_LEAST_LEAVES * max(_LEAF_VALUES / d, _LEAST_LEAF))
+    return _LEAST_LEAVES * max(_LEAF_VALUES // d, _LEAST_LEAF)
 
 
 def suggest(config: Message, n: int, d: int) -> Message:
@@ -197,7 +197,7 @@ def suggest(config: Message, n: int, d: int) -> Message:
         chosen["brute_force"] = {}
     else:
         most = int(math.sqrt(_MOST_TREE_VALUES / d))
-        leaves = max(_LEAST_LEAVES, min(int(n / max(_LEAF_VALUES / d, _LEAST_LEAF)), most))
+        leaves = max(_LEAST_LEAVES, min(n // max(_LEAF_VALUES // d, _LEAST_LEAF), most))
         online = pilot["incremental_mode"] != IncrementalMode.NONE.name
         chosen["partitioning"] = partitioning(
             said,
