@@ -46,6 +46,8 @@ def pair(way, distance, docids=None):
 @pytest.mark.parametrize("distance", ["dot_product", "squared_l2"])
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_calls_return_the_same_things(way, distance):
+    if way == "truncated" and distance == "squared_l2":
+        pytest.skip("ScaNN cannot build it")
     (a, b), (c, d) = [(s.search_batched(QUERIES), s.search(QUERIES[0])) for s in pair(way, distance)]
     for mine, its in ((a, c), (b, d)):
         assert [x.dtype for x in mine] == [x.dtype for x in its]

@@ -196,7 +196,7 @@ def suggest(config: Message, n: int, d: int) -> Message:
     if n < first_tree(d):
         chosen["brute_force"] = {}
     else:
-        most = int(math.sqrt(_MOST_TREE_VALUES / d))
+        most = math.ceil(math.sqrt(_MOST_TREE_VALUES / d))
         leaves = max(_LEAST_LEAVES, min(n // max(_LEAF_VALUES // d, _LEAST_LEAF), most))
         online = pilot["incremental_mode"] != IncrementalMode.NONE.name
         chosen["partitioning"] = partitioning(
