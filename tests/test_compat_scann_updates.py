@@ -92,8 +92,9 @@ def test_a_change_that_fails_changes_nothing(way):
         searcher.upsert(["a", "doc 1"], np.array([POINTS[0], np.full(D, np.nan)]))
     with pytest.raises(ValueError, match="batch_size is 0"):
         searcher.upsert(["a"], POINTS[:1], batch_size=0)
-    with pytest.raises(TypeError, match="id 3"):
-        searcher.upsert([3, "a"], POINTS[:2])
+    for docids in ([3, "a"], [3, 4]):
+        with pytest.raises(TypeError, match="id 3"):
+            searcher.upsert(docids, POINTS[:2])
     assert searcher.size() == N
     same(searcher.search_batched(QUERIES), before)
 
@@ -116,7 +117,11 @@ def test_points_without_docids_stay_as_they_are():
     assert searcher.rebalance() == N
     same(searcher.search_batched(QUERIES), before)  # the same points, seed and settings
     given = list(DOCIDS)
-    build("brute force", docids=given).delete(given[:5])
+    searcher = build("brute force", docids=given)
+    searcher.delete(tuple(given[:2]))
+    searcher.delete(np.array(given[2:4]))
+    searcher.upsert({given[0]}, POINTS[:1])
+    assert searcher.size() == N - 3
     assert given == DOCIDS  # the caller's list is the caller's
 
 
@@ -124,6 +129,17 @@ def test_docids_that_cannot_be():
     for docids in (["a"], ["a", "a", "b"]):
         with pytest.raises(ValueError, match=r"docids were given|given twice"):
             scann.builder(POINTS[:3], K, "dot_product").score_brute_force().build(docids=docids)
+
+
+def test_the_end_of_sixteen_bits():
+    searcher = build("brute force in 16 bits")
+    searcher.upsert(["doc 1", "new"], np.full((2, D), 60_000.0))
+    before = searcher.search_batched(QUERIES)
+    assert sorted(before[0][0][:2]) == ["doc 1", "new"]
+    np.testing.assert_allclose(before[1][:, 0], 60_000 * QUERIES.sum(axis=1), rtol=1e-3)
+    with pytest.raises(ValueError, match=r"row 1 has a value of size 70000; the copy in 16 bits ends at 65504"):
+        searcher.upsert(["doc 2", "newer"], np.outer([1, 70_000], np.ones(D)))
+    same(searcher.search_batched(QUERIES), before)
 
 
 def test_whole_numbers_may_be_docids():

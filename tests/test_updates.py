@@ -219,7 +219,7 @@ def test_copies_do_not_share_what_changes(kind: str) -> None:
 @pytest.mark.parametrize("metric", ["dot", "cosine", "l2"])
 def test_points_can_be_had_back(metric, rescore, error):
     points = np.random.default_rng(8).normal(size=(1200, 8)).astype(np.float32)
-    index = aniso.build(points, metric=metric, rescore=rescore, recall=None, ids=[f"p{i}" for i in range(1200)])
+    index = build(points, metric=metric, rescore=rescore, recall=None, ids=[f"p{i}" for i in range(1200)])
     index.remove(["p0", "p5"])
     index.update(points[:1] + 1, ["p9"])
     expected = np.delete(points, [0, 5], axis=0)
@@ -236,7 +236,7 @@ def test_points_can_be_had_back(metric, rescore, error):
 
 def test_row_numbers_are_ids_too():
     points = np.random.default_rng(8).normal(size=(50, 8)).astype(np.float32)
-    index = aniso.build(points, rescore="none", recall=None)
+    index = build(points, rescore="none", recall=None)
     index.remove([3])
     assert index.contains([0, 3, 49, 50, -1]).tolist() == [True, False, True, False, False]
     with pytest.raises(ValueError, match="keeps no copy"):

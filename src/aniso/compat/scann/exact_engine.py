@@ -79,6 +79,8 @@ class ExactEngine:
         """Write points under ids of their own; those that are there already get the new points."""
         with self._turns.write():
             names = [] if self._ids is None else self._ids
+            if names and isinstance(names[0], str) != (ids.dtype == object):
+                raise TypeError(f"id {ids.tolist()[0]!r} is not of the kind of {names[0]!r}; needed: one kind of ids")
             rows = np.empty(len(points), np.int64)
             for number, name in enumerate(ids.tolist()):
                 row = self._rows.get(name)
@@ -188,11 +190,13 @@ class _Turns:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._readers = 0
+        self._readers = self._writers = 0  # who read, and who wait to write
 
     @contextmanager
     def read(self) -> Iterator[None]:
         with self._changed:
+            while self._writers:
+                self._changed.wait()
             self._readers += 1
         try:
             yield
@@ -204,6 +208,11 @@ class _Turns:
     @contextmanager
     def write(self) -> Iterator[None]:
         with self._changed:
-            while self._readers:
-                self._changed.wait()
-            yield
+            self._writers += 1
+            try:
+                while self._readers:
+                    self._changed.wait()
+                yield
+            finally:
+                self._writers -= 1
+                self._changed.notify_all()

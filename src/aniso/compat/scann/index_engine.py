@@ -20,6 +20,7 @@ __all__ = ["IndexEngine", "ProjectedEngine"]
 
 F32 = NDArray[np.float32]
 Parts = tuple[dict[str, Any], dict[str, NDArray[Any]]]
+_LARGEST = 65504  # the largest float16
 _VALUES = 1 << 24  # numbers gathered together for rescoring (64 MB)
 
 
@@ -89,6 +90,12 @@ class IndexEngine:
     def upsert(self, ids: IdArray, points: F32) -> None:
         """Write points under ids of their own; those that are there already get the new points."""
         x = points if self.scale == 1 else points * np.float32(self.scale)
+        if self.index.config.rescore == "float16" and np.abs(x).max(initial=0) > _LARGEST:
+            row = int(np.abs(x).max(axis=1).argmax())
+            raise ValueError(
+                f"database row {row} has a value of size {np.abs(points[row]).max():g}; the copy in 16 bits ends at "
+                f"{_LARGEST / self.scale:g} (use ReorderType.FLOAT32, or build the searcher with such points)"
+            )
         there = self.contains(ids)
         if there.all():
             self.index.update(x, ids)

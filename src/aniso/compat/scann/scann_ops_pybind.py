@@ -122,7 +122,7 @@ class ScannSearcher:
         check_count(batch_size, "batch_size")
         if not self.searcher.named:
             raise ValueError("the points have no docids; needed: build(docids=...) to change them later")
-        names = docids if isinstance(docids, list) else [docids]
+        names = _listed(docids)
         array = as_array(database, "database")
         if array.ndim == 1:
             array = array[None]
@@ -140,7 +140,7 @@ class ScannSearcher:
         """Remove points by their docids; KeyError names one that is not there, and then nothing is removed."""
         if not self.searcher.named:
             raise ValueError("the points have no docids; needed: build(docids=...) to change them later")
-        self.searcher.delete(as_ids(docids if isinstance(docids, list) else [docids]))
+        self.searcher.delete(as_ids(_listed(docids)))
 
     def rebalance(self, config: str | None = None) -> int:
         """Train anew on the points that are there, with another config if one is given; how many points there are."""
@@ -204,6 +204,11 @@ def create_searcher(
 def load_searcher(artifacts_dir: str | os.PathLike[str], assets_backcompat_shim: bool = True) -> ScannSearcher:
     """The searcher that serialize() wrote into a folder; FormatError, a ValueError, says what is wrong with it."""
     return ScannSearcher(folder.load(artifacts_dir))
+
+
+def _listed(docids: Any) -> list[Any]:
+    """One docid or many, as a list."""
+    return [docids] if np.ndim(docids) == 0 and not isinstance(docids, (set, frozenset)) else list(docids)
 
 
 def _given(value: Any, name: str) -> int | None:

@@ -102,8 +102,8 @@ class Settings:
         copy, candidates = _copy(_message(config, "brute_force")), 0
         if codes is not None:
             reorder = config.get("exact_reordering")
-            copy = ReorderType.NO_REORDER if reorder is None else _copy(reorder)
-            candidates = 0 if reorder is None else check_count(reorder["approx_num_neighbors"], "approx_num_neighbors")
+            copy = ReorderType.NO_REORDER if reorder is None else _copy(_message(config, "exact_reordering"))
+            candidates = 0 if reorder is None else _candidates(reorder)
         pilot = _message(_message(config, "autopilot"), "tree_ah")
         online = pilot.get("incremental_mode", IncrementalMode.NONE.name) != IncrementalMode.NONE.name
         metric = "dot" if measures[said] == "dot_product" else "l2"
@@ -174,6 +174,10 @@ def _copy(message: Message) -> ReorderType:
         if _message(message, name).get("enabled") is True:
             return kind
     return ReorderType.FLOAT32
+
+
+def _candidates(reorder: Message) -> int:
+    return check_count(_need(reorder, "approx_num_neighbors", "exact_reordering."), "reordering_num_neighbors")
 
 
 def _tree(config: Message) -> tuple[Tree, Projection | None]:

@@ -6,6 +6,8 @@ import enum
 import math
 from typing import Any
 
+import numpy as np
+
 from aniso.compat.scann.config_text import Message, Word
 
 __all__ = [
@@ -49,7 +51,7 @@ class IncrementalMode(enum.Enum):
 
 def parse_reorder(quantize: Any) -> ReorderType:
     """A ReorderType, also from the bool that older programs give: True is INT8."""
-    if isinstance(quantize, bool):
+    if isinstance(quantize, (bool, np.bool_)):
         return ReorderType.INT8 if quantize else ReorderType.FLOAT32
     if not isinstance(quantize, ReorderType):
         names = ", ".join(f"ReorderType.{kind.name}" for kind in ReorderType)
