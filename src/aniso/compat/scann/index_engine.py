@@ -67,25 +67,34 @@ class IndexEngine:
         self, queries: F32, k: int, candidates: int | None, leaves: int | None, threads: int
     ) -> tuple[NDArray[Any], F32]:
         """The k best points of each query: ids and scores, which for l2 are negative squared distances."""
-        n, settings = self.index.n, self.settings
-        tree, l2 = settings.tree, settings.metric == "l2"
-        if n == 0:
+        if not self.index.n:
             return np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
-        if settings.hash is None:
-            wanted = 2 * n
-        else:
-            config = self.index.config
-            if settings.keeps_points and config.rescore != "none":
-                wanted = max(candidates or settings.candidates, k)
-            else:  # more than k all the same: the sums of table entries that choose candidates are rounded
-                wanted = config.default_candidates(k)
-            wanted = math.ceil(wanted * (tree.overretrieve if tree else 1.0))
-        looked = leaves or (tree.searched if tree else 1)
+        partitions, wanted = self._depth(k, candidates, leaves)
+        l2 = self.settings.metric == "l2"
         asked = queries * np.float32(self.scale) if l2 and self.scale != 1 else queries
-        one = len(asked) == 1  # a single query takes the shortest way
-        found = self.index.search(asked[0] if one else asked, k, partitions=looked, candidates=wanted, threads=threads)
-        ids, scores = (found.ids[None], found.scores[None]) if one else found
+        ids, scores = self.index.search(asked, k, partitions=partitions, candidates=wanted, threads=threads)
         return ids, scores if self.scale == 1 else scores / np.float32(self.scale ** (2 if l2 else 1))
+
+    def search_one(
+        self, query: NDArray[Any], k: int, candidates: int | None, leaves: int | None
+    ) -> tuple[NDArray[Any], F32] | None:
+        """The same for one query that nobody has checked, by the shortest way; None where there is none."""
+        if self.scale != 1 or not self.index.n:
+            return None
+        partitions, wanted = self._depth(k, candidates, leaves)
+        return self.index.search(query, k, partitions=partitions, candidates=wanted)
+
+    def _depth(self, k: int, candidates: int | None, leaves: int | None) -> tuple[int, int]:
+        """How many partitions to look at, and how many candidates to rescore."""
+        settings, config, tree = self.settings, self.index.config, self.settings.tree
+        looked = leaves or (tree.searched if tree else 1)
+        if settings.hash is None:
+            return looked, 2 * self.index.n
+        if settings.keeps_points and config.rescore != "none":
+            wanted = max(candidates or settings.candidates, k)
+        else:  # more than k all the same: the sums of table entries that choose candidates are rounded
+            wanted = config.default_candidates(k)
+        return looked, math.ceil(wanted * (tree.overretrieve if tree else 1.0))
 
     def upsert(self, ids: IdArray, points: F32) -> None:
         """Write points under ids of their own; those that are there already get the new points."""

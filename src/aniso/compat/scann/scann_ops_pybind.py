@@ -15,6 +15,7 @@ from aniso.arrays import as_array
 from aniso.compat.scann import folder, scann_builder
 from aniso.compat.scann.collection import Collection
 from aniso.compat.scann.config_text import write
+from aniso.compat.scann.index_engine import IndexEngine
 from aniso.compat.scann.scann_builder import IncrementalMode, ReorderType, ScannBuilder
 from aniso.compat.scann.statistics import health
 from aniso.errors import check_count, check_threads, check_vectors
@@ -71,6 +72,13 @@ class ScannSearcher:
         array = as_array(q, "q")
         if array.ndim != 1:
             raise ValueError(f"q has shape {array.shape}; needed: one query, (dimensions,) (search_batched takes many)")
+        engine = self.searcher.engine
+        if isinstance(engine, IndexEngine):
+            found = engine.search_one(
+                array, *self._asked(final_num_neighbors, pre_reorder_num_neighbors, leaves_to_search)
+            )
+            if found is not None:
+                return self._returned(*found)
         ids, distances = self._search(
             array[None], final_num_neighbors, pre_reorder_num_neighbors, leaves_to_search, threads=1
         )
@@ -163,14 +171,21 @@ class ScannSearcher:
         return write(self.searcher.config)
 
     def _search(self, queries: Any, final: Any, pre_reorder: Any, leaves: Any, *, threads: int) -> tuple[Any, F32]:
-        points, settings = self.searcher, self.searcher.settings
-        q = check_vectors(queries, "queries", d=points.d)
-        k = _given(final, "final_num_neighbors") or settings.k
-        candidates = _given(pre_reorder, "pre_reorder_num_neighbors")
-        looked = _given(leaves, "leaves_to_search")
-        ids, scores = points.search(q, k, candidates, looked, threads)
-        distances = np.maximum(0 - scores, 0) if settings.metric == "l2" else scores
-        return (ids.tolist() if points.named else ids.astype(np.uint32)), distances
+        q = check_vectors(queries, "queries", d=self.searcher.d)
+        return self._returned(*self.searcher.search(q, *self._asked(final, pre_reorder, leaves), threads))
+
+    def _asked(self, final: Any, pre_reorder: Any, leaves: Any) -> tuple[int, int | None, int | None]:
+        """How many results, candidates and leaves a search is to have; None: as the builder said."""
+        return (
+            _given(final, "final_num_neighbors") or self.searcher.settings.k,
+            _given(pre_reorder, "pre_reorder_num_neighbors"),
+            _given(leaves, "leaves_to_search"),
+        )
+
+    def _returned(self, ids: NDArray[Any], scores: F32) -> tuple[Any, F32]:
+        """Ids and scores as ScaNN returns them."""
+        distances = np.maximum(0 - scores, 0) if self.searcher.settings.metric == "l2" else scores
+        return (ids.tolist() if self.searcher.named else ids.astype(np.uint32)), distances
 
 
 def builder(db: Any, num_neighbors: int, distance_measure: str) -> ScannBuilder:
