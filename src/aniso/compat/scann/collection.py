@@ -39,7 +39,7 @@ class Collection:
         self._trained_on = 0
         self._changes = 0  # since training
         self._young = False  # began empty, and has not enough points yet
-        self._lock = threading.RLock()  # between writers
+        self.lock = threading.RLock()  # held by who changes it, and by who must see one state of it all
 
     @classmethod
     def build(cls, points: F32, ids: IdArray | None, config: str, threads: int | None) -> Collection:
@@ -77,7 +77,7 @@ class Collection:
         """Write points that were checked, each under an id of its own."""
         if not len(points):
             return
-        with self._lock:
+        with self.lock:
             if self.engine is None:
                 self._train(points, ids)
             else:
@@ -87,7 +87,7 @@ class Collection:
 
     def delete(self, ids: IdArray) -> None:
         """Remove points; KeyError names an id that none has, or that is given twice, and then none is removed."""
-        with self._lock:
+        with self.lock:
             seen: set[Any] = set()
             there = np.zeros(len(ids), np.bool_) if self.engine is None else self.engine.contains(ids)
             for name, known in zip(ids.tolist(), there.tolist(), strict=True):
@@ -102,7 +102,7 @@ class Collection:
 
     def rebalance(self, config: str | None) -> int:
         """Train anew on the points that are there, with another config if one is given; how many points there are."""
-        with self._lock:
+        with self.lock:
             wanted = read(config) if config else self.config
             wanted = _resolved(wanted, len(self), self.d)
             settings = Settings.read(wanted)

@@ -45,13 +45,13 @@ def save(folder: str | os.PathLike[str], collection: Collection, *, scann_files:
     if (place / SEARCHER).exists():  # what an earlier searcher left may not belong to this one
         for name in (*_ASSETS, *_LISTS):
             (place / name).unlink(missing_ok=True)
-    header, arrays = collection.parts()
-    if scann_files:
-        written = _save_arrays(place, collection)
-        assets = [{"asset_type": Word(_ASSETS[name]), "asset_path": name} for name in _ASSETS if name in written]
-        (place / "scann_assets.pbtxt").write_text(write({"assets": assets}), "utf-8")
-        (place / "scann_config.pb").write_text(write(collection.config), "utf-8")
-    file_format.save(place / SEARCHER, header, arrays)
+    with collection.lock:
+        if scann_files:
+            written = _save_arrays(place, collection)
+            assets = [{"asset_type": Word(_ASSETS[name]), "asset_path": name} for name in _ASSETS if name in written]
+            (place / "scann_assets.pbtxt").write_text(write({"assets": assets}), "utf-8")
+            (place / "scann_config.pb").write_text(write(collection.config), "utf-8")
+        file_format.save(place / SEARCHER, *collection.parts())
 
 
 def load(folder: str | os.PathLike[str]) -> Collection:
@@ -75,27 +75,26 @@ def _save_arrays(place: Path, collection: Collection) -> set[str]:
     if engine is None:
         return set()
     arrays: dict[str, NDArray[Any]] = {}
+    trained: dict[str, dict[str, NDArray[Any]]] = {}
     index = engine.codes_from
     if index is not None and (settings.tree is not None or settings.hash is not None):
         tokens, codes = _entries(index)
         if settings.tree is not None:
             arrays["datapoint_to_token.npy"] = tokens.reshape(-1)
             partitions = index._store.encoder.partitions
-            header = {"kind": "partitions", "leaves": len(partitions.bytes)}
-            file_format.save(place / "serialized_partitioner.pb", header, {"centroids": partitions.centroids})
+            trained["serialized_partitioner.pb"] = {"centroids": partitions.centroids}
         if settings.hash is not None:
             books = index._store.encoder.books
-            header = {"kind": "codebooks", "blocks": settings.blocks(index.d)}
-            inner = {"codewords": books.codewords, "starts": books.starts}
-            file_format.save(place / "ah_codebook.pb", header, inner)
+            trained["ah_codebook.pb"] = {"codewords": books.codewords, "starts": books.starts}
             for name, part in zip(("hashed_dataset.npy", "hashed_dataset_soar.npy"), codes, strict=False):
                 arrays[name] = _by_block(part, settings.blocks(index.d))
     if settings.keeps_points:
         arrays |= _points(engine.points(), settings.copy, settings.metric == "l2")
     for name, array in arrays.items():
         np.save(place / name, array, allow_pickle=False)
-    made = {"serialized_partitioner.pb", "ah_codebook.pb"}
-    return {*arrays, *(name for name in made if (place / name).exists())}
+    for name, parts in trained.items():
+        file_format.save(place / name, {"kind": name}, parts)
+    return {*arrays, *trained}
 
 
 def _entries(index: Index) -> tuple[NDArray[np.int32], list[NDArray[np.uint8]]]:
