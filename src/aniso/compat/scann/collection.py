@@ -112,7 +112,7 @@ class Collection:
                         "the searcher keeps no copy of its points to train on; needed: reorder() in its builder"
                     )
                 self._retrain(wanted)
-            elif settings != self.settings:
+            elif write(wanted) != write(self.config):  # what was trained survives, but not for something else
                 self.config, self.settings, self.engine = wanted, settings, None
                 self._young = True
             return len(self)

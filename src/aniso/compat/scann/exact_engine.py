@@ -82,6 +82,7 @@ class ExactEngine:
             if names and isinstance(names[0], str) != (ids.dtype == object):
                 raise TypeError(f"id {ids.tolist()[0]!r} is not of the kind of {names[0]!r}; needed: one kind of ids")
             rows = np.empty(len(points), np.int64)
+            self._reserve(self.n + int(np.count_nonzero(~self.contains(ids))))
             for number, name in enumerate(ids.tolist()):
                 row = self._rows.get(name)
                 if row is None:
@@ -89,17 +90,17 @@ class ExactEngine:
                     names.append(name)
                 rows[number] = row
             self._ids, self.n = names, len(names)
-            self._reserve(self.n)
             self._put(rows, points)
 
     def delete(self, ids: IdArray) -> None:
         """Remove points that are there."""
+        names = [] if self._ids is None else self._ids
         with self._turns.write():
-            for name in ids.tolist() if self._ids is not None else ():
+            for name in ids.tolist():
                 row, last = self._rows.pop(name), self.n - 1
-                moved = self._ids.pop()  # type: ignore[union-attr]
+                moved = names.pop()
                 if row != last:
-                    self._ids[row], self._rows[moved] = moved, row  # type: ignore[index]
+                    names[row], self._rows[moved] = moved, row
                     self._panels[row // PANEL, :, row % PANEL] = self._panels[last // PANEL, :, last % PANEL]
                     self._biases[row] = self._biases[last]
                 self.n = last
