@@ -227,3 +227,31 @@ def test_copies_do_not_share_what_changes(kind: str) -> None:
         other.remove(other.ids[:100])
         assert_array_equal(index.search(QUERIES, 5).ids, before.ids)
         assert (len(index), len(other)) == (N, N)
+
+
+@pytest.mark.parametrize(("rescore", "error"), [("float32", 0.0), ("float16", 1e-3), ("int8", 2e-2)])
+@pytest.mark.parametrize("metric", ["dot", "cosine", "l2"])
+def test_points_can_be_had_back(metric, rescore, error):
+    points = np.random.default_rng(8).normal(size=(1200, 8)).astype(np.float32)
+    index = build(points, metric=metric, rescore=rescore, recall=None, ids=[f"p{i}" for i in range(1200)])
+    index.remove(["p0", "p5"])
+    index.update(points[:1] + 1, ["p9"])
+    expected = np.delete(points, [0, 5], axis=0)
+    expected[7] = points[0] + 1
+    if metric == "cosine":
+        expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(index.points(), expected, atol=error * np.abs(expected).max() + 1e-7)
+    np.testing.assert_array_equal(index.points(["p9", "p1"]), index.points()[[7, 0]])
+    assert index.contains(["p9", "p5", "nobody"]).tolist() == [True, False, False]
+    assert index.contains([9]).tolist() == [False]  # ids are str here
+    with pytest.raises(KeyError, match="p5"):
+        index.points(["p5"])
+
+
+def test_row_numbers_are_ids_too():
+    points = np.random.default_rng(8).normal(size=(50, 8)).astype(np.float32)
+    index = build(points, rescore="none", recall=None)
+    index.remove([3])
+    assert index.contains([0, 3, 49, 50, -1]).tolist() == [True, False, True, False, False]
+    with pytest.raises(ValueError, match="keeps no copy"):
+        index.points([0])

@@ -108,6 +108,18 @@ class Index:
         store = self._store
         return _shown(store, store.ids_of(store.rows))
 
+    def contains(self, ids: Any) -> NDArray[np.bool_]:
+        """Which of these ids a point has."""
+        return self._store.there(as_ids(ids))
+
+    def points(self, ids: Any = None) -> F32:
+        """The points of these ids, or all in the order of `ids`, as near as the copy kept for rescoring is.
+
+        For metric "cosine" they have norm 1. ValueError where no copy is kept, KeyError for an id that no point has.
+        """
+        store = self._store
+        return store.kept(store.rows if ids is None else store.rows_of(as_ids(ids)))
+
     def search(
         self,
         queries: ArrayLike,

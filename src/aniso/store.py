@@ -200,6 +200,12 @@ class Store:
         found = self._look_up(ids) >= 0
         return ids[found].tolist()[0] if found.any() else None
 
+    def there(self, ids: IdArray) -> NDArray[np.bool_]:
+        """Which of the ids a point has."""
+        if len(ids) and (ids.dtype == object) != (self.names is not None):
+            return np.zeros(len(ids), np.bool_)
+        return self._look_up(ids) >= 0
+
     def _look_up(self, ids: IdArray) -> NDArray[np.int64]:
         """The rows of ids, -1 where there is none."""
         while True:
