@@ -112,7 +112,7 @@ class Index:
         """Which of these ids a point has."""
         return self._store.there(as_ids(ids))
 
-    def points(self, ids: Any = None) -> F32:
+    def points(self, ids: Any = None) -> NDArray[np.float32]:
         """The points of these ids, or all in the order of `ids`, as near as the copy kept for rescoring is.
 
         For metric "cosine" they have norm 1. ValueError where no copy is kept, KeyError for an id that no point has.

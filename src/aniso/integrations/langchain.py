@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from aniso.config import check_metric
 from aniso.errors import check_count, check_threads, check_vectors
-from aniso.ids import as_ids
 from aniso.index import Index, build
 from aniso.integrations.filters import compile_filter
 from aniso.integrations.folder import Folder, read_folder, write_folder
@@ -251,8 +250,7 @@ class AnisoVectorStore(VectorStore):
             ids, _ = self._nearest(embedding, max(k, check_count(fetch_k, "fetch_k")), filter, recall)
             if self._index is None or not ids:
                 return []
-            rows = self._index._store
-            vectors = rows.kept(rows.rows_of(as_ids(ids)))
+            vectors = self._index.points(ids)
             chosen = maximal_marginal_relevance(np.asarray(embedding, np.float32), list(vectors), lambda_mult, k)
             return [_copy(self._documents[ids[at]]) for at in chosen]
 
