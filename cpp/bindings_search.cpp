@@ -132,8 +132,9 @@ class Searcher {
   }
 
   // One query without a conversion: a tuple of new arrays ids and scores, or None where the caller has to look closer
-  // (the query is not one contiguous float32 vector of d finite values, a number is not a plain int within limits).
-  nb::object answer(nb::handle query, nb::handle k, nb::handle partitions, nb::handle candidates) {
+  // (the query is not one contiguous float32 vector of d finite values, a number is not a plain int within limits,
+  // `allowed` is not a bit for every point or has fewer than k set).
+  nb::object answer(nb::handle query, nb::handle k, nb::handle partitions, nb::handle candidates, nb::handle allowed) {
     Wish wish{};
     if (!whole_number(k, n_, wish.k) || !whole_number(partitions, std::size_t{1} << 31, wish.partitions) ||
         !whole_number(candidates, 2 * n_, wish.candidates))
@@ -145,6 +146,15 @@ class Searcher {
       return nb::none();
     const float* values = static_cast<const float*>(from.view.buf);
     if (!finite(values)) return nb::none();
+    std::optional<Borrowed> bits;
+    if (!allowed.is_none()) {
+      bits.emplace(allowed, PyBUF_ND | PyBUF_FORMAT);
+      if (!bits->held || bits->view.ndim != 1 || bits->view.itemsize != 1 || bits->view.format == nullptr ||
+          bits->view.format[0] != 'B' || static_cast<std::size_t>(bits->view.len) < (n_ + 7) / 8)
+        return nb::none();
+      wish.allowed = static_cast<const std::uint8_t*>(bits->view.buf);
+      if (!enough(wish.allowed, wish.k)) return nb::none();
+    }
     nb::object ids = new_array(k, int64_), scores = new_array(k, float32_);
     Borrowed to_ids(ids, PyBUF_WRITABLE), to_scores(scores, PyBUF_WRITABLE);
     need(to_ids.held && to_scores.held, "numpy.empty gave no memory");
@@ -247,12 +257,15 @@ class Searcher {
     need(k >= 1 && k <= n_, "k: 1 to n");
     need(candidates >= 1 && candidates <= 2 * n_, "candidates: 1 to 2 n");
     need(!allowed || allowed->shape(0) >= (n_ + 7) / 8, "allowed: a bit for every point");
-    if (allowed) {
-      std::size_t count = 0;
-      for (std::size_t row = 0; row < n_ && count < k; ++row) count += allowed->data()[row / 8] >> row % 8 & 1;
-      need(count == k, "allowed: at least k points");
-    }
+    need(!allowed || enough(allowed->data(), k), "allowed: at least k points");
     return {k, partitions, candidates, data_or_null(allowed)};
+  }
+
+  // Whether at least k points have their bits set.
+  bool enough(const std::uint8_t* allowed, std::size_t k) const {
+    std::size_t count = 0;
+    for (std::size_t row = 0; row < n_ && count < k; ++row) count += allowed[row / 8] >> row % 8 & 1;
+    return count == k;
   }
 
   nb::object new_array(nb::handle length, nb::handle dtype) const {
@@ -425,6 +438,7 @@ void bind_search(nb::module_& module) {
       .def("route", &Searcher::route, "queries"_a.noconvert(), "partitions"_a, "chosen"_a.noconvert(), nb::kw_only(),
            "threads"_a = 1, "The partitions that searches of these queries would look at, each row filled up with -1.")
       .def("answer", &Searcher::answer, "query"_a.none(), "k"_a.none(), "partitions"_a.none(), "candidates"_a.none(),
+           "allowed"_a.none() = nb::none(),
            "New arrays of the ids and scores of one query's k best points, or None where arguments need a closer look.")
       .def("search", &Searcher::search, "queries"_a.noconvert(), "partitions"_a, "candidates"_a, "ids"_a.noconvert(),
            "scores"_a.noconvert(), nb::kw_only(), "allowed"_a.noconvert().none() = nb::none(), "threads"_a = 1,

@@ -203,6 +203,26 @@ def test_k_allowed_points_are_enough(
     assert_same(search(fresh, QUERIES, k, 1, 1, allowed=bits(mask)), (ids, scores))
 
 
+def test_one_query_among_the_allowed() -> None:
+    searcher, mask = _core.Searcher(**arrays()), np.arange(N) % 3 == 1
+    for query in QUERIES[:20]:
+        found = searcher.answer(query, 5, 4, 40, bits(mask))
+        assert found is not None
+        assert_same((found[0][None], found[1][None]), search(searcher, query[None], 5, 4, 40, allowed=bits(mask)))
+        assert np.all(found[0] % 3 == 1)
+    few = np.zeros(N, bool)
+    few[:4] = True
+    for allowed in (
+        bits(few),
+        bits(mask)[:-1],
+        bits(mask).view(np.int8),
+        bits(mask)[None],
+        mask.astype(np.float32),
+        "x",
+    ):
+        assert searcher.answer(QUERIES[0], 5, 4, 40, allowed) is None
+
+
 @pytest.mark.parametrize("rescore", RESCORES)
 def test_all_allowed_is_no_limit(rescore: str) -> None:
     searcher = _core.Searcher(**arrays("l2", rescore))

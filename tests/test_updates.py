@@ -173,6 +173,29 @@ def test_where_among_all_partitions_is_exact(changed: bool) -> None:
             assert_array_equal(index.search(QUERIES, 4, where=where, **EVERYWHERE).ids, ids[mask][truth])
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_filter_stands_for_its_points_through_changes(named: bool) -> None:
+    ids = [f"p{i}" for i in range(len(POINTS))] if named else None
+    index = build(POINTS, ids=ids, rounds=1)
+    mask = np.arange(len(POINTS)) % 3 == 0
+    allowed, chosen = index.allow(mask), index.ids[mask]
+    for where in (allowed, index.allow(chosen), index.allow(set(chosen.tolist()))):
+        assert_array_equal(
+            index.search(QUERIES, 10, where=where, **EVERYWHERE).ids,
+            index.search(QUERIES, 10, where=mask, **EVERYWHERE).ids,
+        )
+    index.remove(index.ids[:50])
+    index.add(POINTS[:40], [f"new{i}" for i in range(40)] if named else None)
+    left = np.setdiff1d(chosen, [f"p{i}" for i in range(50)] if named else np.arange(50))
+    assert_array_equal(
+        index.search(QUERIES, 10, where=allowed, **EVERYWHERE).ids,
+        index.search(QUERIES, 10, where=left, **EVERYWHERE).ids,
+    )
+    assert len(np.unique(index.search(QUERIES, len(POINTS), where=allowed, **EVERYWHERE).ids)) == len(left)
+    index.remove(left)
+    assert index.search(QUERIES, 10, where=allowed).ids.shape == (len(QUERIES), 0)
+
+
 def test_where_refuses_what_fits_nothing() -> None:
     index = made()
     for error, message, where in (

@@ -278,6 +278,7 @@ class Searcher:
         k: object | None,
         partitions: object | None,
         candidates: object | None,
+        allowed: object | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """New arrays of the ids and scores of one query's k best points, or None where arguments need a closer look."""
 

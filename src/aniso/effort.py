@@ -26,7 +26,7 @@ _LEAST_PARTITIONS = 4 * _DEPTH
 _LEAST_QUERIES = 100
 _BEST = 10  # points of each query that are to be found
 _TARGET = 0.95  # share of them: weights that suit it suit 0.9 and 0.99 too
-_GAIN = 1.02  # less is not worth it
+_GAIN = 1.1  # less is not worth what queries unlike those learnt from may lose
 _CHUNK = 256  # queries routed together
 _FOLLOWED = 1024  # partitions of each query whose sizes are looked at; those beyond count as the mean of these
 

@@ -39,7 +39,7 @@ from aniso.tune import (
     shares,
     summary,
 )
-from aniso.where import allowed_by
+from aniso.where import Allowed, allowed_by
 
 __all__ = ["Index", "build", "open_index"]
 
@@ -134,7 +134,8 @@ class Index:
         """The k best points of each query, or all there are if fewer.
 
         recall        the share of the true k best to aim at; by default what the index was built for
-        where         which points may be found: a boolean for each in the order of `ids`, or an array or a set of ids
+        where         which points may be found: a boolean for each in the order of `ids`, an array or a set of ids, or
+                      what `allow` makes of them
         partitions    how many partitions are looked at: more find more, and take longer
         candidates    how many of the points looked at are rescored
         """
@@ -149,11 +150,28 @@ class Index:
         # One plain query takes the shortest way; whatever needs a conversion or a message comes back as None.
         if threads is not None:
             check_threads(threads)
-        if where is None and store.plain is not None:
-            found = store.plain.answer(queries, k, partitions, candidates)
+        plain = store.plain
+        if plain is not None and (where is None or type(where) is Allowed):
+            if where is None:
+                found = plain.answer(queries, k, partitions, candidates, store.live)
+            else:
+                found = where.answer(plain, store, queries, k, partitions, candidates)
             if found is not None:
                 return Result(*found)
         return self._search(store, queries, k, where, partitions, candidates, threads)
+
+    def allow(self, where: Any) -> Allowed:
+        """A filter to use as where= in many searches: a mask of all points takes as long to read as a search.
+
+        It stands for these points by their ids, also after changes of the index.
+
+        >>> points = np.random.default_rng(0).normal(size=(5000, 16)).astype(np.float32)
+        >>> index = build(points)
+        >>> even = index.allow(np.arange(5000) % 2 == 0)
+        >>> bool((index.search(points[:9], where=even).ids % 2 == 0).all())
+        True
+        """
+        return allowed_by(self._store, where)
 
     def search_above(self, query: ArrayLike, least: float, *, partitions: int | None = None) -> Result:
         """The points found in the partitions looked at that score at least `least` with one query, best first."""

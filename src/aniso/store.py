@@ -84,7 +84,7 @@ class Store:
                 raise FormatError(
                     f"{self.path}: the arrays do not fit together: {error} (the file is damaged)"
                 ) from None
-            if self.live is None and self.names is None:
+            if self.names is None:
                 self.plain = self._searcher
         return self._searcher
 
@@ -176,35 +176,30 @@ class Store:
 
     def rows_of(self, ids: IdArray) -> NDArray[np.int64]:
         """The rows of ids; KeyError names one that no point has."""
-        if len(ids) and (ids.dtype == object) != (self.names is not None):
-            raise missing(ids.tolist()[0], self.kind)
-        if self.numbers is None and self.names is None:
-            there = (ids >= 0) & (ids < self.n)
-            rows = np.where(there, ids, 0)
-            if self.live is not None:
-                there &= (self.live[rows >> 3] >> (rows & 7) & 1).astype(bool)
-        else:
-            rows = self._look_up(ids)
-            there = rows >= 0
-        if not there.all():
-            raise missing(ids[~there].tolist()[0], self.kind)
-        return rows.astype(np.int64)
+        rows = self._find(ids)
+        if (rows < 0).any():
+            raise missing(ids[rows < 0].tolist()[0], self.kind)
+        return rows
 
     def holds(self, ids: IdArray) -> Any:
         """One of the ids that a point has already, or None."""
-        if self.numbers is None and self.names is None:
-            rows = ids[(ids >= 0) & (ids < self.n)]
-            if self.live is not None:
-                rows = rows[(self.live[rows >> 3] >> (rows & 7) & 1).astype(bool)]
-            return rows[0].item() if len(rows) else None
-        found = self._look_up(ids) >= 0
+        found = self.there(ids)
         return ids[found].tolist()[0] if found.any() else None
 
     def there(self, ids: IdArray) -> NDArray[np.bool_]:
         """Which of the ids a point has."""
+        return np.asarray(self._find(ids) >= 0)
+
+    def _find(self, ids: IdArray) -> NDArray[np.int64]:
+        """The rows of ids, -1 where there is none."""
         if len(ids) and (ids.dtype == object) != (self.names is not None):
-            return np.zeros(len(ids), np.bool_)
-        return self._look_up(ids) >= 0
+            return np.full(len(ids), -1)
+        if self.numbers is not None or self.names is not None:
+            return self._look_up(ids)
+        rows = np.where((ids >= 0) & (ids < self.n), ids, -1).astype(np.int64)
+        if self.live is not None:
+            rows[self.live[rows >> 3] >> (rows & 7) & 1 == 0] = -1
+        return rows
 
     def _look_up(self, ids: IdArray) -> NDArray[np.int64]:
         """The rows of ids, -1 where there is none."""

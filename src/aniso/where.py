@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from aniso import _core
 from aniso.exact import ExactIndex
 from aniso.ids import as_ids
 from aniso.results import Result
@@ -22,7 +23,7 @@ _EXACT = 16  # points scanned by their codes in the time that one is gathered an
 
 @dataclass(frozen=True)
 class Allowed:
-    """The points that a search may return."""
+    """The points that a search may return; `Index.allow` makes one, for use as where= in many searches."""
 
     store: Store
     bits: NDArray[np.uint8]  # bit row % 8 of byte row // 8
@@ -32,6 +33,13 @@ class Allowed:
     def rows(self) -> NDArray[np.int64]:
         """Their rows, ascending."""
         return np.flatnonzero(np.unpackbits(self.bits, count=self.store.n, bitorder="little"))
+
+    def on(self, store: Store) -> Allowed:
+        """The same points, by their ids, in another state of the index; those that are gone are left out."""
+        if store is self.store:
+            return self
+        ids = self.store.ids_of(self.rows)
+        return allowed_by(store, ids[store.there(ids)])
 
     @property
     def share(self) -> float:
@@ -54,6 +62,15 @@ class Allowed:
         widened = partitions / math.sqrt(math.sqrt(max(self.share, 1e-6)))
         return min(round(widened), len(self.store.sizes))
 
+    def answer(
+        self, plain: _core.Searcher, store: Store, query: Any, k: Any, partitions: Any, candidates: Any
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
+        """The answer to one query by the shortest way, or None where that does not do."""
+        whole = type(k) is int and type(partitions) is int and partitions > 0
+        if not whole or store is not self.store or self.best_exact(k, partitions):
+            return None
+        return plain.answer(query, k, self.widened(partitions), candidates, self.bits)
+
     def search_exact(self, queries: NDArray[np.float32], k: int, threads: int) -> Result:
         """Rows and scores of the best of them."""
         metric = self.store.encoder.config.metric
@@ -62,7 +79,9 @@ class Allowed:
 
 
 def allowed_by(store: Store, where: Any) -> Allowed:
-    """What where= allows: a boolean for each point in the order of index.ids, or the ids of points."""
+    """What where= allows: a boolean for each point in the order of index.ids, the ids of points, or an Allowed."""
+    if isinstance(where, Allowed):
+        return where.on(store)
     mask = _as_mask(where)
     if mask is not None:
         if mask.shape != (store.count,):
