@@ -1,0 +1,46 @@
+"""The libraries that aniso is compared with, by `aniso reproduce speed-recall` and by benchmarks/peers.py.
+
+Every library is used as its documentation says: native cosine where it has one, else unit vectors with inner product
+(`unit`). Knobs are set before the clock starts wherever the library lets them be set on the index. Grids are in series
+of rising cost, so that a sweep can stop once a series has nothing left to find. A library is imported when it is used;
+`pip install 'aniso[peers]'` installs them all.
+
+What could not be used, with scann 1.4.2, faiss-cpu 1.15.1, hnswlib 0.8.0, usearch 2.26.6, ngt 2.8.0.post1, rabitqlib
+0.7.1, scalable-vs 0.5.0, annoy 1.17.3, nmslib 2.1.2 and Python 3.11, is in MISSING and BASELINES_MISSING.
+"""
+
+from __future__ import annotations
+
+from aniso.experiments.peers.graphs import Hnswlib, Ngt, Svs, SymphonyQG, Usearch
+from aniso.experiments.peers.library import Knobs, Library, Series, Settings
+from aniso.experiments.peers.older import Annoy, NmslibHnsw, NmslibSwGraph, Pynndescent
+from aniso.experiments.peers.partitioned import Aniso, FaissFastScan, FaissHnsw, Scann
+
+__all__ = ["BASELINES_MISSING", "LIBRARIES", "MISSING", "Aniso", "Knobs", "Library", "Series", "Settings"]
+
+LIBRARIES: dict[str, type[Library]] = {
+    "aniso": Aniso,
+    "scann": Scann,
+    "faiss-ivf": FaissFastScan,
+    "faiss-hnsw": FaissHnsw,
+    "hnswlib": Hnswlib,
+    "usearch": Usearch,
+    "ngt": Ngt,
+    "symphonyqg": SymphonyQG,
+    "svs": Svs,
+    "annoy": Annoy,
+    "nmslib-hnsw": NmslibHnsw,
+    "nmslib-sw": NmslibSwGraph,
+    "pynndescent": Pynndescent,
+}
+
+MISSING = {
+    "ngt QG": "the wheel has ngtpy alone; quantizing a graph needs the command line tool qbg, built from source",
+    "scalable-vs LVQ": 'its library says "LVQ and Leanvec functionality of SVS is not supported on non-Intel '
+    'hardware" and ends the process on an AMD CPU; float32 and float16 are used instead',
+}
+
+# Of ann-benchmarks, and SPTAG, which the paper names beside them.
+BASELINES_MISSING = {
+    "SPTAG": "the wheel on PyPI (1.6.8) is linked with libpython3.9 and does not load in Python 3.11",
+}
