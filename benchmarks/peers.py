@@ -10,8 +10,8 @@ Method
   is the high-water mark of that process above what it held with the input loaded. Saved under out/peers-cache/ by
   library version and settings, and loaded from there by both modes; index bytes are those of the saved files (aniso:
   of the arrays that the searcher reads).
-- Rough pass: the whole grid of aniso/experiments/peers with a few random queries, to find recall and rough speed. A series of
-  rising cost ends when recall passes 0.998 or stands still, or falls far behind the library's own best.
+- Rough pass: the whole grid of aniso/experiments/peers with a few random queries, to find recall and rough speed. A
+  series of rising cost ends when recall passes 0.998 or stands still, or falls far behind the library's own best.
 - Trial: of each library the four best points of each of 15 ranges of recall (0.85 to 0.995), twice more, in turns.
 - Precise pass: by the median of these three the two best of each range, in rounds: within a round the libraries take
   turns point by point, in an order shuffled anew each round, so that noise hits all alike. A turn lasts 0.2 s at least.

@@ -400,7 +400,7 @@ def test_axes_are_dealt_out() -> None:
 
 
 def test_queries_help_where_long_axes_cross_all_subspaces() -> None:
-    """Points and queries share three long axes; without axes of their own, subspaces would code these again and again."""
+    """Points and queries share three long axes; without axes of their own, all subspaces would code just these."""
     rng = np.random.default_rng(0)
     mix = rng.normal(size=(3, 24))
     points, queries = (

@@ -215,15 +215,15 @@ def report(rows: list[Row], builds: list[Row], task: Task, missing: list[str], s
         ],
         claims=claims,
         method=(
-            f"{len(task.truth):,} queries of {SET} against {len(task.points[False]):,} of its points, chosen at random, "
-            "the truth by exhaustive search; a search of all libraries, with larger grids, on all points is in "
-            "[the benchmarks](../../benchmarks/README.md#search). One build of each library, with all cores: the first "
-            "of its grid in `aniso.experiments.peers`; build seconds are processor time. Its knobs are swept with "
-            f"{size.pick(250, 20)} queries; up to {EACH} points of the front are then measured with all queries, in "
-            f"{size.pick(5, 1)} rounds in which the libraries take turns in random order. Speed is the best round (the "
-            "CSV has the median too). Queries go one at a time through the library's ordinary Python call, on one thread. "
-            "Speed is per second of processor time, which is that of the clock on a free core; the machine was shared with other "
-            "work during this run, which disturbs caches and so all speeds. "
+            f"{len(task.truth):,} queries of {SET} against {len(task.points[False]):,} of its points, chosen at "
+            f"random, the truth by exhaustive search; a search of all libraries, with larger grids, on all points is "
+            f"in [the benchmarks](../../benchmarks/README.md#search). One build of each library, with all cores: the "
+            f"first of its grid in `aniso.experiments.peers`; build seconds are processor time. Its knobs are swept "
+            f"with {size.pick(250, 20)} queries; up to {EACH} points of the front are then measured with all queries, "
+            f"in {size.pick(5, 1)} rounds in which the libraries take turns in random order. Speed is the best round "
+            f"(the CSV has the median too). Queries go one at a time through the library's ordinary Python call, on "
+            f"one thread. Speed is per second of processor time, which is that of the clock on a free core; the "
+            f"machine was shared with other work during this run, which disturbs caches and so all speeds. "
             f"Processor: {processor()}. Between measured points the logarithm of speed is taken as linear in recall."
         ),
         differences=DIFFERENCES,

@@ -94,25 +94,26 @@ class ProductQuantizer:
         self,
         points: ArrayLike,
         *,
-        queries: ArrayLike | None = None,
+        queries: ArrayLike | QuerySpace | None = None,
         start: Codebooks | None = None,
         progress: Progress = silent,
     ) -> ProductQuantizer:
         """Learn the codebooks from points (n, d), or from a sample of them.
 
-        With queries (a sample of those expected), the loss is the one for such queries: see QuerySpace.
+        With queries (a sample of those expected, or a QuerySpace made from one), the loss is the one for such queries.
         start are codebooks to go on from, instead of those of the plain loss that k-means finds.
         """
         x = check_vectors(points, "points", rows=1)
         d = x.shape[1]
         if self.subspaces > d:
             raise ValueError(f"subspaces is {self.subspaces}; needed: at most the {d} dimensions of the points")
-        asked = None if queries is None else check_vectors(queries, "queries", d=d, rows=1)
+        known = queries is None or isinstance(queries, QuerySpace)
+        asked = None if known else check_vectors(queries, "queries", d=d, rows=1)  # type: ignore[arg-type]
         rng = np.random.default_rng(self.seed)
         if len(x) > self.sample:
             x = x[np.sort(rng.choice(len(x), self.sample, replace=False))]
         weights = self._weights(x)
-        space = None if asked is None else QuerySpace.fit(x, asked, self.subspaces, threads=self.threads)
+        space = queries if asked is None else QuerySpace.fit(x, asked, self.subspaces, threads=self.threads)
         x, towards = _seen(space, x)
 
         k = 1 << self.bits_per_code
@@ -175,34 +176,26 @@ class ProductQuantizer:
         norms = np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))
         return self.loss.weights(norms, x.shape[1])
 
-    def _codes(
-        self, books: Codebooks, x: F32, towards: F32, weights: Weights, start: Codes | None = None
-    ) -> Codes:
+    def _codes(self, books: Codebooks, x: F32, towards: F32, weights: Weights, start: Codes | None = None) -> Codes:
         # Under the best scale the loss is a falling function of cos(x, y)^2 whatever eta is, so the penalty can be 0.
         scaled = self.scale_bits > 0
         penalty = np.zeros(len(x)) if scaled else weights.eta - 1.0
         return books.encode(x, towards, penalty.astype(np.float32), scaled=scaled, sweeps=self.sweeps, start=start)
 
-    def _sums(
-        self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights
-    ) -> tuple[F64, F64]:
+    def _sums(self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights) -> tuple[F64, F64]:
         """Of y = B c: N = <y, x> + (eta - 1) <y, u> <x, u>, and D = |y|^2 + (eta - 1) <y, u>^2."""
         y, penalty = books.decode(codes), weights.eta - 1.0
         along = _dots(y, units)
         return _dots(y, x) + penalty * along * _dots(x, units), _dots(y, y) + penalty * along**2
 
-    def _loss(
-        self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights
-    ) -> float:
+    def _loss(self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights) -> float:
         """The mean loss of the points, under the best scale where there is one."""
         n, d = self._sums(books, x, units, codes, weights)
         constant = _dots(x, x) + (weights.eta - 1.0) * _dots(x, units) ** 2
         saved = np.divide(n * n, d, out=np.zeros_like(d), where=d > 0) if self.scale_bits else 2.0 * n - d
         return float(np.mean(weights.importance * (constant - saved)))
 
-    def _update(
-        self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights
-    ) -> Codebooks:
+    def _update(self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights) -> Codebooks:
         """All codewords at once for these codes; with scales, |x - s y|^2 = s^2 |x / s - y|^2 of the best scale s."""
         penalty = weights.eta - 1.0
         if not self.scale_bits:

@@ -1,7 +1,7 @@
 """The space in which product codes are made when a sample of queries is given to training.
 
-With q the queries, x a point, r its error and S ~ E[q q^T], the error of a score is <q, r>. Three things make codes good
-at scores with such queries:
+With q the queries, x a point, r its error and S ~ E[q q^T], the error of a score is <q, r>. Three things make codes
+good at scores with such queries:
 
     metric      E <q, r>^2 = r^T S r is the plain squared error of S^(1/2) x (loss.QueryTransform)
     axes        S^(1/2) x has few long axes that run across all subspaces, each of which would code them again; turned
