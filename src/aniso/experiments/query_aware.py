@@ -18,8 +18,6 @@ from aniso.quantizers.scale import expected_query
 
 __all__ = ["run"]
 
-M = 96  # codes of 4 bits, in a full run
-
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
@@ -27,19 +25,17 @@ F64 = NDArray[np.float64]
 def run(size: Size, progress: Progress) -> Report:
     """Each method with and without a sample of queries, none of which is measured with; then the parts one by one."""
     data, sample = flat("wordnet-384-angular", size, unit=True, queries=size.pick(2500, 60), spare=2500)
-    most = min(size.sample, 20_000)
+    m, most = size.pick(96, 24), min(size.sample, 12_000)  # codes of 4 bits
     methods: dict[str, tuple[Callable[[], Quantizer], Callable[[], Quantizer]]] = {
         "QUIPS": (
-            lambda: QuipsQuantizer(M, sample=most),
-            lambda: QuipsQuantizer(M, variant="cov(q)", sample=most),
+            lambda: QuipsQuantizer(m, sample=most),
+            lambda: QuipsQuantizer(m, variant="cov(q)", sample=most),
         ),
-        "product, reconstruction loss": (lambda: ProductQuantizer(M, sample=most),) * 2,
-        "product, score-aware loss": (lambda: ProductQuantizer(M, loss=Threshold(0.2), sample=most),) * 2,
-        "product + scale": (lambda: ProductQuantizer(M - 2, scale_bits=8, sample=most),) * 2,
+        "product, reconstruction loss": (lambda: ProductQuantizer(m, sample=most),) * 2,
+        "product, score-aware loss": (lambda: ProductQuantizer(m, loss=Threshold(0.2), sample=most),) * 2,
+        "product + scale": (lambda: ProductQuantizer(m - 2, scale_bits=8, sample=most),) * 2,
         "additive + scale": (
-            lambda: AdditiveQuantizer(
-                M - 2, rounds=size.pick(3, 1), restarts=size.pick(2, 0), sample=min(size.sample, 15_000)
-            ),
+            lambda: AdditiveQuantizer(m - 2, rounds=size.pick(2, 1), restarts=size.pick(1, 0), sample=most),
         )
         * 2,
     }
@@ -51,7 +47,7 @@ def run(size: Size, progress: Progress) -> Report:
             decoded = decoded_by(quantizer, data.points, within(progress, f"{name}, {kind} queries"), queries=given)
             found = measured(data, decoded, moment)
             rows.append({"method": name, "queries in training": kind, "bits": quantizer.bits, **found})
-    parts = ablation(data, sample, most, moment, progress)
+    parts = ablation(data, sample, m, most, moment, progress)
     by = {(row["method"], row["queries in training"]): row for row in rows}
     for label, found in (
         ("none of them", by[AWARE, "without"]),
@@ -71,14 +67,14 @@ def measured(data: Flat, decoded: F32, moment: F64) -> Row:
     return {**recalls(data, decoded), "score error": float(np.sqrt(np.mean(scores)))}
 
 
-def ablation(data: Flat, sample: F32, most: int, moment: F64, progress: Progress) -> list[Row]:
+def ablation(data: Flat, sample: F32, m: int, most: int, moment: F64, progress: Progress) -> list[Row]:
     """The score-aware product codes in spaces that lack a part of what training makes of the queries."""
     rng = np.random.default_rng(0)
     x = data.points[np.sort(rng.choice(len(data.points), min(most, len(data.points)), replace=False))]
     d = x.shape[1]
     one, transform = np.eye(d), QueryTransform.fit(sample)
     metric = (transform.forward_points, transform.forward_queries)
-    axes = {label: balanced_axes((x @ root).astype(np.float32), M) for label, root in (("S", metric[0]), ("I", one))}
+    axes = {label: balanced_axes((x @ root).astype(np.float32), m) for label, root in (("S", metric[0]), ("I", one))}
     expected = expected_query(x, sample).astype(np.float64)
     second = transform.forward_points @ transform.forward_points
     spaces = {
@@ -91,7 +87,7 @@ def ablation(data: Flat, sample: F32, most: int, moment: F64, progress: Progress
     for label, (root, inverse, turn, direction) in spaces.items():
         made = (root @ turn, turn.T @ inverse, direction @ inverse @ turn)
         space = QuerySpace(*(np.ascontiguousarray(matrix, np.float32) for matrix in made))
-        quantizer = ProductQuantizer(M, loss=Threshold(0.2), sample=most)
+        quantizer = ProductQuantizer(m, loss=Threshold(0.2), sample=most)
         quantizer.fit(data.points, queries=space, progress=within(progress, label))
         found = measured(data, quantizer.decode(quantizer.encode(data.points)), moment)
         rows.append({"of the queries": label, **found})
@@ -154,8 +150,8 @@ def report(rows: list[Row], parts: list[Row], methods: list[str], data: Flat, sa
             for name in methods
         ],
         method=(
-            f"wordnet-384-angular, points and queries divided by their norms, {4 * M} bits per point, flat search. "
-            "QUIPS: cov(x) against cov(q). Product: the space, axes and direction of "
+            f"wordnet-384-angular, points and queries divided by their norms, {whole[0]['bits']} bits per point, flat "
+            "search. QUIPS: cov(x) against cov(q). Product: the space, axes and direction of "
             "`aniso.quantizers.query_space.QuerySpace`. Additive: the scale along the query that is expected for a "
             "point. The score error is the root mean square of <q, x> - <q, x~> over all points and measured queries."
         ),

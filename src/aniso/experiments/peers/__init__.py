@@ -43,4 +43,10 @@ MISSING = {
 # Of ann-benchmarks, and SPTAG, which the paper names beside them.
 BASELINES_MISSING = {
     "SPTAG": "the wheel on PyPI (1.6.8) is linked with libpython3.9 and does not load in Python 3.11",
+    "FLANN": "the package on PyPI (pyflann) is written for Python 2 and does not import",
+    "KGraph": "source only on PyPI (kgraph), whose setup imports numpy without asking pip for it; pip cannot build it",
+    "rpforest": "source only on PyPI, which does not compile with Python 3.11 (longintrepr.h)",
+    "n2": "source only on PyPI; its compilation did not end within 15 minutes",
+    "MRPT": "source only on PyPI (mrpt); not compiled",
+    "PUFFINN": "not on PyPI",
 }
