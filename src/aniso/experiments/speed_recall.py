@@ -26,6 +26,7 @@ from aniso.progress import Progress
 __all__ = ["run"]
 
 K = 10
+POINTS = 30_000
 SET, METRIC = "glove-100-angular", "cosine"
 TARGETS = (0.8, 0.9, 0.95, 0.99)
 CLAIMED = TARGETS[1:]
@@ -48,7 +49,7 @@ def run(size: Size, progress: Progress) -> Report:
     """Build every library that can be imported, sweep its knobs, then measure the best of them in turns."""
     data = datasets.load(SET)
     rng = np.random.default_rng(0)
-    n, q = min(len(data.points), size.pick(100_000, 1500)), size.pick(1000, 60)
+    n, q = min(len(data.points), size.pick(POINTS, 1500)), size.pick(1000, 60)
     at = np.sort(rng.choice(len(data.points), n, replace=False))
     asked = np.sort(rng.choice(len(data.queries), q, replace=False))
     unit_points, unit_queries = data.unit()
