@@ -167,6 +167,8 @@ DIFFERENCES = (
     "the subspaces mends that. Second, an elliptical distribution expects the queries that matter to x along S x, S "
     "the second moment of queries, but real queries lie near the points that answer them, as the cosines show: the "
     "loss then guards scores in a direction where nobody asks. A regression of queries on their best points has the "
-    "right direction. With both, the metric of the queries helps as it should. QUIPS-cov(q) looks at the second "
-    "moments within each subspace alone, which hardly differ from those of points, and changes little."
+    "right direction. With both, the metric of the queries helps as it should. About half of the gain of the "
+    "score-aware codes is that of the axes, for which the points alone would do; the rest is what the queries bring. "
+    "QUIPS-cov(q) looks at the second moments within each subspace alone and changes little: the standard error of a "
+    "recall of 2,500 queries is 0.01."
 )
