@@ -1,8 +1,7 @@
-"""Libraries that ann-benchmarks had when the paper was written, and that PyPI still has: Annoy, NMSLIB, PyNNDescent."""
+"""Libraries that ann-benchmarks had when the paper was written, and that PyPI still has: Annoy and NMSLIB."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from aniso.experiments.peers.library import F32, Knobs, Library, Series, Settings, library, rising
 
-__all__ = ["Annoy", "NmslibHnsw", "NmslibSwGraph", "Pynndescent"]
+__all__ = ["Annoy", "NmslibHnsw", "NmslibSwGraph"]
 
 
 class Annoy(Library):
@@ -136,47 +135,3 @@ class NmslibSwGraph(NmslibHnsw):
     @classmethod
     def tiny(cls) -> tuple[Settings, Knobs]:
         return {"NN": 4, "efConstruction": 20}, {"efSearch": 1}
-
-
-class Pynndescent(Library):
-    """A graph of near neighbours, found by descent; compiled when it is first used."""
-
-    name = "PyNNDescent"
-    package = "pynndescent"
-    module = "pynndescent"
-    row = True
-    KINDS: ClassVar = {"cosine": "cosine", "l2": "euclidean", "dot": "dot"}
-
-    @classmethod
-    def builds(cls, n: int, d: int, metric: str) -> list[Settings]:
-        return [{"n_neighbors": 40, "diversify_prob": 0.0}]
-
-    @classmethod
-    def series(cls, settings: Settings, n: int) -> Iterator[Series]:
-        yield [{"epsilon": 0.03 * step} for step in range(15)]
-
-    @classmethod
-    def tiny(cls) -> tuple[Settings, Knobs]:
-        return {"n_neighbors": 5, "diversify_prob": 0.0}, {"epsilon": 0.0}
-
-    @classmethod
-    def build(cls, points: F32, metric: str, settings: Settings, threads: int, scratch: Path) -> Pynndescent:
-        module = library(cls.module)
-        index = module.NNDescent(points, metric=cls.KINDS[metric], random_state=0, n_jobs=threads, **settings)
-        index.prepare()
-        return cls(index, metric)
-
-    def save(self, folder: Path) -> None:
-        (folder / "index").write_bytes(pickle.dumps(self.index))
-
-    @classmethod
-    def load(cls, folder: Path, metric: str, settings: Settings, d: int) -> Pynndescent:
-        index = pickle.loads((folder / "index").read_bytes())
-        index.prepare()
-        return cls(index, metric)
-
-    def one(self, k: int, knobs: Knobs) -> Callable[[F32], Any]:
-        return partial(self.index.query, k=k, **knobs)
-
-    def batch(self, k: int, knobs: Knobs, threads: int) -> Callable[[F32], Any]:
-        return self.one(k, knobs)
