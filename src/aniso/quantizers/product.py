@@ -107,13 +107,14 @@ class ProductQuantizer:
         d = x.shape[1]
         if self.subspaces > d:
             raise ValueError(f"subspaces is {self.subspaces}; needed: at most the {d} dimensions of the points")
-        known = queries is None or isinstance(queries, QuerySpace)
-        asked = None if known else check_vectors(queries, "queries", d=d, rows=1)  # type: ignore[arg-type]
+        space: QuerySpace | None = queries if isinstance(queries, QuerySpace) else None
+        asked = None if queries is space else check_vectors(queries, "queries", d=d, rows=1)
         rng = np.random.default_rng(self.seed)
         if len(x) > self.sample:
             x = x[np.sort(rng.choice(len(x), self.sample, replace=False))]
         weights = self._weights(x)
-        space = queries if asked is None else QuerySpace.fit(x, asked, self.subspaces, threads=self.threads)
+        if asked is not None:
+            space = QuerySpace.fit(x, asked, self.subspaces, threads=self.threads)
         x, towards = _seen(space, x)
 
         k = 1 << self.bits_per_code

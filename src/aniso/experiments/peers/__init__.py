@@ -48,5 +48,5 @@ BASELINES_MISSING = {
     "n2": "source only on PyPI; its compilation did not end within 15 minutes",
     "MRPT": "source only on PyPI (mrpt); not compiled",
     "PUFFINN": "not on PyPI",
-    "PyNNDescent": "installs, but compiles itself at its first use, which had not ended after a minute of processor time",
+    "PyNNDescent": "installs, but compiles itself at its first use, for more than a minute of processor time",
 }
