@@ -389,6 +389,16 @@ def test_the_space_of_queries_keeps_the_metric_of_their_scores() -> None:
     assert_allclose(space.points(points) @ (queries @ space.back.T).T, points @ queries.T, atol=1e-4)
 
 
+def test_a_space_may_be_given_in_place_of_queries() -> None:
+    points, queries = normal_points(300, 6), normal_points(50, 6, seed=1)
+    space = QuerySpace.fit(points, queries, 3)
+    given_space = ProductQuantizer(3, loss=Threshold(1.0)).fit(points, queries=space)
+    given_queries = ProductQuantizer(3, loss=Threshold(1.0)).fit(points, queries=queries)
+    assert_array_equal(given_space.encode(points), given_queries.encode(points))
+    with pytest.raises(ValueError, match="the QuerySpace has 6 dimensions, the points have 5"):
+        ProductQuantizer(2).fit(points[:, :5], queries=space)
+
+
 def test_axes_are_dealt_out() -> None:
     points = (np.random.default_rng(0).normal(size=(4000, 7)) * [1, 9, 2, 8, 4, 3, 6]).astype(np.float32)
     axes = balanced_axes(points, 3)  # 2, 2 and 3 dimensions

@@ -108,6 +108,8 @@ class ProductQuantizer:
         if self.subspaces > d:
             raise ValueError(f"subspaces is {self.subspaces}; needed: at most the {d} dimensions of the points")
         space: QuerySpace | None = queries if isinstance(queries, QuerySpace) else None
+        if space is not None and len(space.forward) != d:
+            raise ValueError(f"the QuerySpace has {len(space.forward)} dimensions, the points have {d}")
         asked = None if queries is space else check_vectors(queries, "queries", d=d, rows=1)
         rng = np.random.default_rng(self.seed)
         if len(x) > self.sample:
