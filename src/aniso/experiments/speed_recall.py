@@ -223,8 +223,8 @@ def report(rows: list[Row], builds: list[Row], task: Task, missing: list[str], s
         claims=claims,
         method=(
             f"{len(task.truth):,} queries of {SET} against {len(task.points[False]):,} of its points, chosen at "
-            f"random, the truth by exhaustive search; a search of all libraries, with larger grids, on all points is "
-            f"in [the benchmarks](../../benchmarks/README.md#search). One build of each library, with all cores: the "
+            "random, the truth by exhaustive search; larger grids on all points, for some of the libraries, are in "
+            "[the benchmarks](../../benchmarks/README.md#search). One build of each library, with all cores: the "
             f"first of its grid in `aniso.experiments.peers`; build seconds are processor time. Its knobs are swept "
             f"with {size.pick(250, 20)} queries; up to {EACH} points of the front are then measured with all queries, "
             f"in {size.pick(5, 1)} rounds in which the libraries take turns in random order. Speed is the best round "
@@ -277,8 +277,9 @@ def processor() -> str:
 
 
 DIFFERENCES = (
-    "The set is a stand-in, a tenth of the paper's, and every library gets one build where ann-benchmarks has many, so "
-    "that the order of the libraries is the result and their speeds are not comparable with published ones. The paper "
-    "does not name its 11 baselines outside of the picture. Of the libraries that ann-benchmarks had at that time, "
-    "those that install from PyPI are measured here, with newer ones beside them; the others are named below."
+    "The set is a stand-in and far smaller than the paper's, and every library gets one build where ann-benchmarks has "
+    "many, so that the order of the libraries is the result and their speeds are not comparable with published ones. A "
+    "library with two knobs (aniso, ScaNN, FAISS with partitions, NGT) has more settings tried than one with a single "
+    "knob. The paper does not name its 11 baselines outside of the picture. Of the libraries that ann-benchmarks had at "
+    "that time, those that install from PyPI are measured here, with newer ones beside them; the others are named below."
 )

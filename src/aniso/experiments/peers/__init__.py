@@ -35,8 +35,8 @@ LIBRARIES: dict[str, type[Library]] = {
 
 MISSING = {
     "ngt QG": "the wheel has ngtpy alone; quantizing a graph needs the command line tool qbg, built from source",
-    "scalable-vs LVQ": 'its library says "LVQ and Leanvec functionality of SVS is not supported on non-Intel '
-    'hardware" and ends the process on an AMD CPU; float32 and float16 are used instead',
+    "scalable-vs LVQ": "its library ends the process on an AMD CPU, so that the grid has float32 and float16 alone; on "
+    "an Intel CPU it was not tried",
 }
 
 # Of ann-benchmarks, and SPTAG, which the paper names beside them.
@@ -45,8 +45,8 @@ BASELINES_MISSING = {
     "FLANN": "the package on PyPI (pyflann) is written for Python 2 and does not import",
     "KGraph": "source only on PyPI (kgraph), whose setup imports numpy without asking pip for it; pip cannot build it",
     "rpforest": "source only on PyPI, which does not compile with Python 3.11 (longintrepr.h)",
-    "n2": "source only on PyPI; its compilation did not end within 15 minutes",
-    "MRPT": "source only on PyPI (mrpt); not compiled",
+    "n2": "source only on PyPI; its compilation did not end within 15 minutes on a busy core",
+    "MRPT": "source only on PyPI (mrpt); its compilation was stopped after 5 minutes on a busy core",
     "PUFFINN": "not on PyPI",
     "PyNNDescent": "installs, but compiles itself at its first use, for more than a minute of processor time",
 }
