@@ -280,6 +280,7 @@ DIFFERENCES = (
     "The set is a stand-in and far smaller than the paper's, and every library gets one build where ann-benchmarks has "
     "many, so that the order of the libraries is the result and their speeds are not comparable with published ones. A "
     "library with two knobs (aniso, ScaNN, FAISS with partitions, NGT) has more settings tried than one with a single "
-    "knob. The paper does not name its 11 baselines outside of the picture. Of the libraries that ann-benchmarks had at "
-    "that time, those that install from PyPI are measured here, with newer ones beside them; the others are named below."
+    "knob. The paper does not name its 11 baselines outside of the picture. Of the libraries that ann-benchmarks had "
+    "at that time, those that install from PyPI are measured here, with newer ones beside them; the others are named "
+    "below."
 )
