@@ -33,9 +33,9 @@ from typing import Any
 import numpy as np
 import plot
 from numpy.typing import NDArray
-from peer_libraries import Aniso
 
 from aniso import datasets
+from aniso.experiments.peers import Aniso
 from aniso.index import Index, build
 
 OUT = Path(__file__).resolve().parent.parent / "out"

@@ -10,8 +10,8 @@ Method
   is the high-water mark of that process above what it held with the input loaded. Saved under out/peers-cache/ by
   library version and settings, and loaded from there by both modes; index bytes are those of the saved files (aniso:
   of the arrays that the searcher reads).
-- Rough pass: the whole grid of peer_libraries.py with a few random queries, to find recall and rough speed. A series of
-  rising cost ends when recall passes 0.998 or stands still, or falls far behind the library's own best.
+- Rough pass: the whole grid of aniso/experiments/peers with a few random queries, to find recall and rough speed. A
+  series of rising cost ends when recall passes 0.998 or stands still, or falls far behind the library's own best.
 - Trial: of each library the four best points of each of 15 ranges of recall (0.85 to 0.995), twice more, in turns.
 - Precise pass: by the median of these three the two best of each range, in rounds: within a round the libraries take
   turns point by point, in an order shuffled anew each round, so that noise hits all alike. A turn lasts 0.2 s at least.
@@ -46,7 +46,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from peer_libraries import LIBRARIES, MISSING, Knobs, Library, Settings
+
+from aniso.experiments.peers import LIBRARIES, MISSING, Knobs, Library, Settings
+from aniso.experiments.peers.curves import front, recall, speed_at
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE.parent / "out"
@@ -206,14 +208,6 @@ def ensure_built(data: Data, name: str, settings: Settings, limit: float, retry:
 # Measuring
 
 
-def recall(found: Iterable[NDArray[Any]], truth: NDArray[np.int64], n: int) -> float:
-    hits = 0
-    for ids, best in zip(found, truth, strict=True):
-        valid = {int(i) for i in ids[:K] if 0 <= i < n}
-        hits += len(valid.intersection(best.tolist()))
-    return hits / truth.size
-
-
 class Meter:
     """Times one index: in single mode query by query, in batch mode all at once."""
 
@@ -271,15 +265,6 @@ def overhead(kind: type[Library], data: Data) -> float:
                 search(row)
             best = min(best, (time.perf_counter() - start) / len(rows))
     return best * 1e6
-
-
-def front(rows: Sequence[Row], speed: str = "qps") -> list[Row]:
-    """The rows that no other beats in both recall and speed, by rising recall."""
-    kept: list[Row] = []
-    for row in sorted(rows, key=lambda row: (-row["recall"], -row[speed])):
-        if not kept or row[speed] > kept[-1][speed]:
-            kept.append(row)
-    return kept[::-1]
 
 
 def choose(rows: Sequence[Row], each: int) -> list[Row]:
@@ -535,18 +520,6 @@ def points_of(rows: Sequence[Row]) -> list[Row]:
         }
         for group in groups.values()
     ]
-
-
-def speed_at(rows: Sequence[Row], target: float, speed: str = "qps") -> tuple[float, str] | None:
-    """Queries per second at a recall: between neighbours of the front the logarithm is linear in recall."""
-    line = front(rows, speed)
-    if not line or line[-1]["recall"] < target:
-        return None
-    if line[0]["recall"] >= target:
-        return float(line[0][speed]), ">= "  # the front starts above: at least this fast
-    low, high = next((a, b) for a, b in itertools.pairwise(line) if a["recall"] < target <= b["recall"])
-    share = (target - low["recall"]) / (high["recall"] - low["recall"])
-    return float(np.exp((1 - share) * np.log(low[speed]) + share * np.log(high[speed]))), ""
 
 
 def latest(path: Path, wanted: str | None) -> tuple[dict[str, list[Row]], dict[str, str]]:

@@ -12,10 +12,12 @@ import pytest
 from numpy.typing import NDArray
 
 from aniso import cli
-from aniso.experiments import NAMES, reproduce
+from aniso.experiments import NAMES, fixed_bitrate, reproduce, speed_recall
 from aniso.experiments.classifier import Classifier
 from aniso.experiments.measure import QUICK, Flat, flat, recalls, within
 from aniso.experiments.norms import OneEta
+from aniso.experiments.peers import LIBRARIES, Library
+from aniso.experiments.peers.curves import front, recall, speed_at
 from aniso.experiments.report import Claim, Report, page, table
 from aniso.loss import Threshold
 
@@ -50,7 +52,9 @@ def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_quick_run(name: str, made_up: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANISO_DATA", str(made_up))
-    monkeypatch.setitem(sys.modules, "faiss", None)  # optional, and slow to load
+    for kind in LIBRARIES.values():  # optional, and slow to load
+        if kind.package != "aniso":
+            monkeypatch.setitem(sys.modules, kind.module, None)
     stages: list[str] = []
     report = reproduce(name, tmp_path / "new", size=QUICK, progress=lambda stage, *_: stages.append(stage))
     assert stages
@@ -158,3 +162,131 @@ def test_progress_names_what_it_is_within() -> None:
     seen: list[tuple[str, int, int]] = []
     within(lambda *step: seen.append(step), "PQ")("codebooks", 1, 2)
     assert seen == [("PQ: codebooks", 1, 2)]
+
+
+class Exact(Library):
+    """A peer that looks at all of the first points; `points` is how many."""
+
+    name, package, module, unit = "exact", "numpy", "numpy", True
+
+    @classmethod
+    def builds(cls, n: int, d: int, metric: str) -> list[dict[str, Any]]:
+        return [{"pages": 3}]
+
+    @classmethod
+    def series(cls, settings: dict[str, Any], n: int) -> Any:
+        yield [{"points": n // 2}, {"points": n}]
+
+    @classmethod
+    def tiny(cls) -> Any:
+        return {}, {}
+
+    @classmethod
+    def build(cls, points: Array, metric: str, settings: Any, threads: int, scratch: Path) -> "Exact":
+        return cls(points, metric)
+
+    def save(self, folder: Path) -> None: ...
+
+    @classmethod
+    def load(cls, folder: Path, metric: str, settings: Any, d: int) -> "Exact":
+        raise NotImplementedError
+
+    def one(self, k: int, knobs: Any) -> Any:
+        return lambda query: [np.argsort(-(self.index[: knobs["points"]] @ query))[:k]]
+
+    def batch(self, k: int, knobs: Any, threads: int) -> Any:
+        raise NotImplementedError
+
+
+class Broken(Exact):
+    name = "broken"
+
+    @classmethod
+    def build(cls, points: Array, metric: str, settings: Any, threads: int, scratch: Path) -> "Exact":
+        raise RuntimeError("no such instruction")
+
+
+def test_speed_recall_with_peers(made_up: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """aniso beside a peer that is exact, one that cannot be built, and one that is not installed."""
+    monkeypatch.setenv("ANISO_DATA", str(made_up))
+    peers = {"aniso": LIBRARIES["aniso"], "exact": Exact, "broken": Broken, "scann": LIBRARIES["scann"]}
+    monkeypatch.setattr(speed_recall, "LIBRARIES", peers)
+    monkeypatch.setitem(sys.modules, "scann", None)
+    report = speed_recall.run(QUICK, lambda *_: None)
+    found = {row["library"]: row for row in report.rows}  # the last of each: its highest recall
+    assert set(found) == {"aniso", "exact"}
+    assert found["exact"]["recall"] == 1.0
+    assert found["exact"]["knobs"] == "points 1500"
+    assert found["aniso"]["qps"] > 0
+    assert any(
+        text.startswith("broken: its build failed: RuntimeError('no such instruction')") for text in report.missing
+    )
+    assert any(text.startswith("ScaNN: not installed (`pip install scann`)") for text in report.missing)
+    assert any(text.startswith("SPTAG: ") for text in report.missing)
+    assert "pages 3" in report.tables[1]
+
+
+def test_the_fastest_is_claimed_only_where_it_is() -> None:
+    speeds: Any = {"aniso": {0.9: (100.0, "")}, "other": {0.9: (150.0, "")}, "third": {0.9: None}}
+    claim = speed_recall.claim(speeds, "aniso", 0.9)
+    assert (claim.holds, claim.found) == (False, "100 against 150 of other")
+    assert speed_recall.claim({"aniso": {0.9: (200.0, "")}, **{"other": speeds["other"]}}, "aniso", 0.9).holds
+    assert not speed_recall.claim({"aniso": {0.9: None}}, "aniso", 0.9).holds
+
+
+def test_curves() -> None:
+    truth = np.array([[1, 2], [3, 4]])
+    assert recall([np.array([2, 2, 1]), np.array([-1, 4])], truth, 5) == 0.5
+    rows = [{"recall": r, "qps": q} for r, q in ((0.5, 100.0), (0.8, 80.0), (0.7, 60.0), (0.9, 20.0))]
+    line = front(rows)
+    assert [row["recall"] for row in line] == [0.5, 0.8, 0.9]
+    assert speed_at(rows, 0.85) == (pytest.approx(40.0), "")
+    assert speed_at(rows, 0.4) == (100.0, ">= ")
+    assert speed_at(rows, 0.95) is None
+    many = [{"recall": r, "qps": 1 / r} for r in np.linspace(0.3, 0.99, 40)]
+    kept = speed_recall.spread(many)
+    assert 3 < len(kept) <= speed_recall.EACH
+    assert kept[0]["recall"] >= 0.6
+    assert kept[-1]["recall"] == 0.99
+
+
+def test_rabitq_is_read_off_its_scores() -> None:
+    """A stand-in for faiss whose scores are <q, 2 x R> + |x|, R the reversed order."""
+
+    class Index:
+        code_size = 21
+
+        def __init__(self, *_: Any) -> None: ...
+
+        def train(self, x: Array) -> None: ...
+
+        def reset(self) -> None:
+            self.x = np.zeros((0, 3), np.float32)
+
+        def add(self, x: Array) -> None:
+            self.x = x
+
+        def search(self, q: Array, k: int) -> tuple[Array, Array]:
+            scores = q @ (2 * self.x[:, ::-1]).T + np.linalg.norm(self.x, axis=1)
+            ids = np.argsort(-scores, axis=1)[:, :k]
+            return np.take_along_axis(scores, ids, axis=1), ids
+
+    class Faiss:
+        METRIC_INNER_PRODUCT = 0
+        IndexRaBitQ = Index
+        RandomRotationMatrix = staticmethod(lambda *_: None)
+        IndexPreTransform = staticmethod(lambda _, index: index)
+
+    points = np.random.default_rng(0).normal(size=(20_000, 3)).astype(np.float32)
+    decoded, bits = fixed_bitrate.rabitq(Faiss, points, 1, lambda *_: None)
+    assert bits == 168
+    np.testing.assert_allclose(decoded[:, :3], 2 * points[:, ::-1], atol=1e-5)
+    np.testing.assert_allclose(decoded[:, 3], np.linalg.norm(points, axis=1), atol=1e-5)
+
+
+def test_claims_name_the_n_where_they_fail() -> None:
+    ours = {f"1@{n}": 0.5 for n in fixed_bitrate.AT}
+    other = ours | {"1@1": 0.4, "1@2": 0.4, "1@100": 0.6}
+    assert fixed_bitrate.not_above(ours, other) == [n for n in fixed_bitrate.AT if n > 2]
+    full = {f"1@{n}": 1.0 for n in fixed_bitrate.AT}
+    assert fixed_bitrate.not_above(full, full) == []

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from aniso.errors import NotFittedError
 from aniso.kmeans import directions
-from aniso.loss import QueryTransform, Reconstruction, ScoreAware, Threshold, Weights
+from aniso.loss import Reconstruction, ScoreAware, Threshold, Weights
 from aniso.quantizers import ProductQuantizer
 from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
+from aniso.quantizers.query_space import QuerySpace, balanced_axes
 from aniso.quantizers.scale import ScaleCodes
 
 Array = NDArray[Any]
@@ -360,20 +361,72 @@ def test_queries_in_training_make_their_scores_better() -> None:
     errors = []
     for given_queries in (sample, None):
         quantizer = ProductQuantizer(8, loss=Threshold(1.0)).fit(points, queries=given_queries)
-        assert (quantizer.transform is None) == (given_queries is None)
+        assert (quantizer.space is None) == (given_queries is None)
         errors.append(np.mean((quantizer.score(held_out, quantizer.encode(points)) - exact) ** 2))
     assert errors[0] < 0.3 * errors[1]  # 0.11 to 0.12 for three seeds
 
 
 def test_query_aware_fit_is_a_fit_in_the_other_space() -> None:
+    """With the plain loss, which has no direction."""
     points, queries = normal_points(500, 6), normal_points(80, 6, seed=1)
-    space = QueryTransform.fit(queries)
-    aware = ProductQuantizer(3, loss=Threshold(1.0)).fit(points, queries=queries)
-    inside = ProductQuantizer(3, loss=Threshold(1.0)).fit(space.points(points))
-    assert_array_equal(aware.encode(points), inside.encode(space.points(points)))
+    aware = ProductQuantizer(3).fit(points, queries=queries)
+    assert aware.space is not None
+    inside = ProductQuantizer(3).fit(aware.space.points(points))
     codes = aware.encode(points)
-    there = space.queries(queries.astype(np.float64)) @ inside.decode(codes).T
+    assert_array_equal(codes, inside.encode(aware.space.points(points)))
+    there = (queries.astype(np.float64) @ aware.space.back.T) @ inside.decode(codes).T
     assert_allclose(aware.score(queries, codes), there, rtol=1e-3, atol=1e-3)  # two float32 maps, there and back
+
+
+def test_the_space_of_queries_keeps_the_metric_of_their_scores() -> None:
+    points = normal_points(400, 6)
+    queries = (np.random.default_rng(1).normal(size=(3000, 6)) * [4, 1, 1, 1, 1, 0.5]).astype(np.float32)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    space = QuerySpace.fit(points, queries, 3)
+    scores = np.mean((queries.astype(np.float64) @ points.T) ** 2, axis=0)
+    inside = np.sum(space.points(points).astype(np.float64) ** 2, axis=1) / 6
+    assert_allclose(inside, scores, rtol=0.02)  # S is shrunk by 0.1 %
+    assert_allclose(space.points(points) @ (queries @ space.back.T).T, points @ queries.T, atol=1e-4)
+
+
+def test_a_space_may_be_given_in_place_of_queries() -> None:
+    points, queries = normal_points(300, 6), normal_points(50, 6, seed=1)
+    space = QuerySpace.fit(points, queries, 3)
+    given_space = ProductQuantizer(3, loss=Threshold(1.0)).fit(points, queries=space)
+    given_queries = ProductQuantizer(3, loss=Threshold(1.0)).fit(points, queries=queries)
+    assert_array_equal(given_space.encode(points), given_queries.encode(points))
+    with pytest.raises(ValueError, match="the QuerySpace has 6 dimensions, the points have 5"):
+        ProductQuantizer(2).fit(points[:, :5], queries=space)
+
+
+def test_axes_are_dealt_out() -> None:
+    points = (np.random.default_rng(0).normal(size=(4000, 7)) * [1, 9, 2, 8, 4, 3, 6]).astype(np.float32)
+    axes = balanced_axes(points, 3)  # 2, 2 and 3 dimensions
+    assert_allclose(axes.T @ axes, np.eye(7), atol=1e-10)
+    order = np.abs(axes).argmax(axis=0).tolist()
+    assert [order[0], order[2], order[4]] == [1, 3, 6]  # the longest three begin a subspace each
+    assert sorted(order) == list(range(7))
+    assert np.isfinite(balanced_axes(np.ones((5, 4), np.float32), 2)).all()
+
+
+def test_queries_help_where_long_axes_cross_all_subspaces() -> None:
+    """Points and queries share three long axes; without axes of their own, all subspaces would code just these."""
+    rng = np.random.default_rng(0)
+    mix = rng.normal(size=(3, 24))
+    points, queries = (
+        (rng.normal(size=(n, 3)) @ mix + rng.normal(size=(n, 24))).astype(np.float32) for n in (3000, 1200)
+    )
+    points, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (points, queries))
+    best = (queries @ points.T).argmax(axis=1)
+    errors, found = [], []
+    for given_queries in (queries[:800], None):
+        quantizer = ProductQuantizer(6, loss=Threshold(0.2)).fit(points, queries=given_queries)
+        decoded = quantizer.decode(quantizer.encode(points))
+        errors.append(np.mean(np.einsum("nd,nd->n", queries[800:], (points - decoded)[best[800:]]) ** 2))
+        scores = queries[800:] @ decoded.T
+        found.append(np.mean(np.sum(scores > np.take_along_axis(scores, best[800:, None], axis=1), axis=1) < 10))
+    assert errors[0] < 0.8 * errors[1]  # 0.72
+    assert found[0] > found[1] + 0.03
 
 
 @pytest.mark.parametrize("scale_bits", [0, 8])
@@ -474,7 +527,7 @@ def test_an_interrupted_fit_leaves_the_earlier_one(step: int) -> None:
         quantizer.fit(normal_points(300, 8, seed=3), queries=normal_points(20, 8), progress=stop)
     assert_array_equal(quantizer.encode(points), codes)
     assert_array_equal(quantizer.decode(codes), decoded)
-    assert (quantizer.losses, quantizer.transform) == (losses, None)
+    assert (quantizer.losses, quantizer.space) == (losses, None)
 
 
 def test_a_refit_replaces() -> None:
@@ -482,7 +535,7 @@ def test_a_refit_replaces() -> None:
     quantizer = ProductQuantizer(3, scale_bits=8).fit(first, queries=first[:20])
     assert quantizer.fit(second) is quantizer
     fresh = ProductQuantizer(3, scale_bits=8).fit(second)
-    assert quantizer.transform is None
+    assert quantizer.space is None
     assert (quantizer.losses, quantizer.scales) == (fresh.losses, fresh.scales)
     assert_array_equal(quantizer.encode(second), fresh.encode(second))
 

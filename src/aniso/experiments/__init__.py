@@ -21,6 +21,7 @@ NAMES = {
     "threshold": "Figure 3a: recall 1@10 against the threshold T",
     "relative-error": "Figure 3b: relative error of the best score against bits",
     "fixed-bitrate": "Figure 4a: recall 1@N at 100 and 200 bits, against QUIPS, LSQ and others",
+    "speed-recall": "Figure 4b: queries per second against recall 10@10, aniso and other libraries",
     "extreme-classification": "Table 1: the last layer of a classifier",
     "binary": "Table 2: binary codes (SGH) with both losses",
     "datasets": "Figure 5: correlation and variance of the data sets",

@@ -5,7 +5,8 @@ that B_i c is its quantization (paper, section 4.1 and appendix 7.5); eta and im
 
 With scale_bits, every point also stores a scale s and decodes to s * B_i c, with s = |x|^2 / <x, B_i c>, which makes
 the parallel error zero; codes and codebooks are then chosen for the loss that is left under the best scale, and that
-is to say for the largest cosine of x and B_i c.
+is to say for the largest cosine of x and B_i c. With queries in training all of this happens in another space, and
+the parallel error is that along the query expected for the point (aniso.quantizers.query_space).
 """
 
 from __future__ import annotations
@@ -17,13 +18,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from aniso.errors import NotFittedError, check_count, check_seed, check_threads, check_vectors
 from aniso.kmeans import directions
-from aniso.loss import Loss, QueryTransform, Weights, check_loss
+from aniso.loss import Loss, Weights, check_loss
 from aniso.progress import Progress, silent
 from aniso.quantizers.codebooks import Codebooks, Codes, fit_codewords, start_codebooks
 from aniso.quantizers.protocol import check_bits, check_codes, score_decoded
+from aniso.quantizers.query_space import QuerySpace
 from aniso.quantizers.scale import ScaleCodes
 
 __all__ = ["ProductQuantizer"]
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 
 _ROWS = 65536  # points encoded in one call into the core: the longest an interrupt waits
 
@@ -49,13 +54,13 @@ class ProductQuantizer:
     >>> quantizer.score(points[:3], codes).shape
     (3, 2000)
 
-    After fit: books (codewords and where subspaces start), scales, transform (with queries), and losses: the mean
+    After fit: books (codewords and where subspaces start), scales, space (of queries, or None), and losses: the mean
     loss of the sample after the initialisation and after each round, which never rises.
     """
 
     books: Codebooks
     scales: ScaleCodes | None
-    transform: QueryTransform | None
+    space: QuerySpace | None
     losses: list[float]
 
     def __init__(
@@ -89,39 +94,43 @@ class ProductQuantizer:
         self,
         points: ArrayLike,
         *,
-        queries: ArrayLike | None = None,
+        queries: ArrayLike | QuerySpace | None = None,
         start: Codebooks | None = None,
         progress: Progress = silent,
     ) -> ProductQuantizer:
         """Learn the codebooks from points (n, d), or from a sample of them.
 
-        With queries (a sample of those expected), the loss is that of the elliptical query distribution they suggest.
+        With queries (a sample of those expected, or a QuerySpace made from one), the loss is the one for such queries.
         start are codebooks to go on from, instead of those of the plain loss that k-means finds.
         """
         x = check_vectors(points, "points", rows=1)
         d = x.shape[1]
         if self.subspaces > d:
             raise ValueError(f"subspaces is {self.subspaces}; needed: at most the {d} dimensions of the points")
-        transform = None if queries is None else QueryTransform.fit(check_vectors(queries, "queries", d=d, rows=1))
+        space: QuerySpace | None = queries if isinstance(queries, QuerySpace) else None
+        if space is not None and len(space.forward) != d:
+            raise ValueError(f"the QuerySpace has {len(space.forward)} dimensions, the points have {d}")
+        asked = None if queries is space else check_vectors(queries, "queries", d=d, rows=1)
         rng = np.random.default_rng(self.seed)
         if len(x) > self.sample:
             x = x[np.sort(rng.choice(len(x), self.sample, replace=False))]
-        if transform is not None:
-            x = transform.points(x).astype(np.float32)
-
         weights = self._weights(x)
+        if asked is not None:
+            space = QuerySpace.fit(x, asked, self.subspaces, threads=self.threads)
+        x, towards = _seen(space, x)
+
         k = 1 << self.bits_per_code
         if start is not None and ((*start.codewords.shape[:2], start.d) != (self.subspaces, k, d)):
             given = f"{start.codewords.shape[0]} codebooks of {start.codewords.shape[1]} over {start.d} dimensions"
             raise ValueError(f"start has {given}; needed: {self.subspaces} of {k} over {d}")
         books = start or start_codebooks(x, self.subspaces, k, rng=rng, threads=self.threads, progress=progress)
-        units = directions(x)
-        codes = self._codes(books, x, weights)
+        units = directions(towards)
+        codes = self._codes(books, x, towards, weights)
         losses = [self._loss(books, x, units, codes, weights)]
         for number in range(self.rounds):
             progress("codebooks", number, self.rounds)
             moved = self._update(books, x, units, codes, weights)
-            moved_codes = self._codes(moved, x, weights, start=codes)
+            moved_codes = self._codes(moved, x, towards, weights, start=codes)
             loss = self._loss(moved, x, units, moved_codes, weights)
             if loss >= losses[-1]:
                 break
@@ -129,8 +138,8 @@ class ProductQuantizer:
             losses.append(loss)
         progress("codebooks", self.rounds, self.rounds)
 
-        self.books, self.losses, self.transform = books, losses, transform
-        self.scales = ScaleCodes.fit(self._scales(books, x, codes), bits=self.scale_bits) if self.scale_bits else None
+        scales = ScaleCodes.fit(_scales(books, x, towards, codes), bits=self.scale_bits) if self.scale_bits else None
+        self.books, self.losses, self.space, self.scales = books, losses, space, scales
         return self
 
     def encode(self, points: ArrayLike, *, progress: Progress = silent) -> Codes:
@@ -141,23 +150,23 @@ class ProductQuantizer:
         for first in range(0, len(x), _ROWS):
             progress("encode", first, len(x))
             rows = slice(first, first + _ROWS)
-            block = x[rows] if self.transform is None else self.transform.points(x[rows]).astype(np.float32)
-            codes[rows, : self.subspaces] = chosen = self._codes(books, block, self._weights(block))
+            block, towards = _seen(self.space, x[rows])
+            codes[rows, : self.subspaces] = chosen = self._codes(books, block, towards, self._weights(x[rows]))
             if self.scales:
-                codes[rows, self.subspaces :] = self.scales.encode(self._scales(books, block, chosen))
+                codes[rows, self.subspaces :] = self.scales.encode(_scales(books, block, towards, chosen))
         progress("encode", len(x), len(x))
         return codes
 
-    def decode(self, codes: NDArray[Any]) -> NDArray[np.float32]:
+    def decode(self, codes: NDArray[Any]) -> F32:
         """The points that the codes stand for, (n, d)."""
         books = self._fitted()
         names = check_codes(codes, self.subspaces, self.scale_bits // 8, books.codewords.shape[1])
         decoded = books.decode(names[:, : self.subspaces])
         if self.scales:
             decoded *= self.scales.decode(names[:, self.subspaces :])[:, None]
-        return decoded if self.transform is None else self.transform.points_back(decoded).astype(np.float32)
+        return decoded if self.space is None else self.space.points_back(decoded)
 
-    def score(self, queries: ArrayLike, codes: NDArray[Any]) -> NDArray[np.float32]:
+    def score(self, queries: ArrayLike, codes: NDArray[Any]) -> F32:
         """Inner products of queries (q, d) with the decoded points, (q, n)."""
         return score_decoded(self, queries, codes)
 
@@ -166,37 +175,30 @@ class ProductQuantizer:
             raise NotFittedError("this ProductQuantizer has no codebooks yet: call fit(points) first")
         return self.books
 
-    def _weights(self, x: NDArray[np.float32]) -> Weights:
+    def _weights(self, x: F32) -> Weights:
         norms = np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))
         return self.loss.weights(norms, x.shape[1])
 
-    def _codes(self, books: Codebooks, x: NDArray[np.float32], weights: Weights, start: Codes | None = None) -> Codes:
+    def _codes(self, books: Codebooks, x: F32, towards: F32, weights: Weights, start: Codes | None = None) -> Codes:
         # Under the best scale the loss is a falling function of cos(x, y)^2 whatever eta is, so the penalty can be 0.
         scaled = self.scale_bits > 0
         penalty = np.zeros(len(x)) if scaled else weights.eta - 1.0
-        return books.encode(x, x, penalty.astype(np.float32), scaled=scaled, sweeps=self.sweeps, start=start)
+        return books.encode(x, towards, penalty.astype(np.float32), scaled=scaled, sweeps=self.sweeps, start=start)
 
-    def _sums(
-        self, books: Codebooks, x: NDArray[np.float32], units: NDArray[np.float32], codes: Codes, weights: Weights
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of y = B c: N = <y, x + (eta - 1) <x, u> u> = eta <y, x>, and D = |y|^2 + (eta - 1) <y, u>^2."""
-        y = books.decode(codes)
-        along = np.einsum("nd,nd->n", y, units, dtype=np.float64)
-        n = weights.eta * np.einsum("nd,nd->n", y, x, dtype=np.float64)
-        return n, np.einsum("nd,nd->n", y, y, dtype=np.float64) + (weights.eta - 1.0) * along**2
+    def _sums(self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights) -> tuple[F64, F64]:
+        """Of y = B c: N = <y, x> + (eta - 1) <y, u> <x, u>, and D = |y|^2 + (eta - 1) <y, u>^2."""
+        y, penalty = books.decode(codes), weights.eta - 1.0
+        along = _dots(y, units)
+        return _dots(y, x) + penalty * along * _dots(x, units), _dots(y, y) + penalty * along**2
 
-    def _loss(
-        self, books: Codebooks, x: NDArray[np.float32], units: NDArray[np.float32], codes: Codes, weights: Weights
-    ) -> float:
+    def _loss(self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights) -> float:
         """The mean loss of the points, under the best scale where there is one."""
         n, d = self._sums(books, x, units, codes, weights)
-        constant = weights.eta * np.einsum("nd,nd->n", x, x, dtype=np.float64)
+        constant = _dots(x, x) + (weights.eta - 1.0) * _dots(x, units) ** 2
         saved = np.divide(n * n, d, out=np.zeros_like(d), where=d > 0) if self.scale_bits else 2.0 * n - d
         return float(np.mean(weights.importance * (constant - saved)))
 
-    def _update(
-        self, books: Codebooks, x: NDArray[np.float32], units: NDArray[np.float32], codes: Codes, weights: Weights
-    ) -> Codebooks:
+    def _update(self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights) -> Codebooks:
         """All codewords at once for these codes; with scales, |x - s y|^2 = s^2 |x / s - y|^2 of the best scale s."""
         penalty = weights.eta - 1.0
         if not self.scale_bits:
@@ -207,9 +209,25 @@ class ProductQuantizer:
         targets = (x * inverse[:, None]).astype(np.float32)
         return fit_codewords(books, codes, targets, units, penalty, weights.importance * scales**2)
 
-    def _scales(self, books: Codebooks, x: NDArray[np.float32], codes: Codes) -> NDArray[np.float64]:
-        """|x|^2 / <x, y>: the scale without parallel error; 0 where y does not point along x at all."""
-        squared = np.einsum("nd,nd->n", x, x, dtype=np.float64)
-        along = books.dot(x, codes).astype(np.float64)
-        scales: NDArray[np.float64] = np.divide(squared, along, out=np.zeros_like(squared), where=along > 0)
-        return scales
+
+def _seen(space: QuerySpace | None, x: F32) -> tuple[F32, F32]:
+    """The points as they are coded, and where the queries that matter to them are: at the points, if none are known."""
+    return (x, x) if space is None else (space.points(x), space.directions(x))
+
+
+def _scales(books: Codebooks, x: F32, towards: F32, codes: Codes) -> F64:
+    """<x, u> / <y, u>: the scale without error along u, which is |x|^2 / <x, y> for u = x; 0 where y points away.
+
+    Along another u it is kept within a factor of 2 of that along x.
+    """
+    dots = books.dot(x, codes).astype(np.float64)
+    plain: F64 = np.divide(_dots(x, x), dots, out=np.zeros_like(dots), where=dots > 0)
+    if towards is x:
+        return plain
+    above, below = _dots(x, towards), books.dot(towards, codes).astype(np.float64)
+    scales = np.divide(above, below, out=plain.copy(), where=(above > 0) & (below > 0))
+    return np.asarray(np.clip(scales, plain / 2, plain * 2))
+
+
+def _dots(a: F32, b: F32) -> F64:
+    return np.asarray(np.einsum("nd,nd->n", a, b, dtype=np.float64))
