@@ -3,7 +3,7 @@
     python benchmarks/peers.py glove-100-angular --mode single     single queries, one core, one thread
     python benchmarks/peers.py glove-100-angular --mode batch      all queries in one call, two threads
     python benchmarks/peers.py glove-100-angular --report          tables and plots in benchmarks/results/
-    options: --libraries aniso,scann   --quick   --resume   --points 20000 (a subset, its truth by brute force)
+    options: --libraries aniso:3,scann (of aniso three builds)   --quick   --resume   --points 20000 (a subset, its truth by brute force)
 
 Method
 - Builds: each in a process of its own with all cores, so that a crash or a time-out costs that build alone. Peak memory
@@ -345,13 +345,19 @@ class Effort:
         return cls(rough, queries, rounds or 7, builds or 99, knobs or 1)
 
 
-def run(data: Data, names: Sequence[str], log: Log, mode: str, effort: Effort, limit: float, retry: bool) -> None:
+def run(
+    data: Data, names: dict[str, int | None], log: Log, mode: str, effort: Effort, limit: float, retry: bool
+) -> None:
     threads = 1 if mode == "single" else 2
     meter = Meter(data, mode, threads)
     order = np.random.default_rng(1).permutation(len(data.queries))
     rough, precise = np.sort(order[: effort.rough_queries]), np.sort(order[: effort.queries])
     usable = [name for name in names if fit(data, name, log)]
-    grid = [(name, s) for name in usable for s in LIBRARIES[name].builds(data.n, data.d, data.metric)[: effort.builds]]
+    grid = [
+        (name, settings)
+        for name in usable
+        for settings in LIBRARIES[name].builds(data.n, data.d, data.metric)[: names[name] or effort.builds]
+    ]
 
     built: list[tuple[str, Settings, Path]] = []
     for number, (name, settings) in enumerate(grid):
@@ -671,7 +677,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dataset", nargs="?")
     parser.add_argument("--mode", choices=("single", "batch"), default="single")
-    parser.add_argument("--libraries", default=",".join(LIBRARIES), help="some of " + ",".join(LIBRARIES))
+    parser.add_argument(
+        "--libraries",
+        default=",".join(LIBRARIES),
+        help="some of " + ",".join(LIBRARIES) + ", each perhaps with :builds",
+    )
     parser.add_argument("--points", type=int, help="a random subset of so many points")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--builds", type=int, help="most builds of each library")
@@ -692,7 +702,10 @@ def main() -> None:
     if options.report:
         report(options.dataset if not options.points else f"{options.dataset}-{options.points}", options.run)
         return
-    names = options.libraries.split(",")
+    names: dict[str, int | None] = {}  # and how many builds of each
+    for word in options.libraries.split(","):
+        name, _, count = word.partition(":")
+        names[name] = int(count) if count else None
     if unknown := [name for name in names if name not in LIBRARIES]:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(LIBRARIES)}")
     with_threads(1 if options.mode == "single" else 2)

@@ -58,7 +58,7 @@ class Aniso(Library):
 
     @classmethod
     def build(cls, points: F32, metric: str, settings: Settings, threads: int, scratch: Path) -> Aniso:
-        index = library(cls.module).build(points, metric=metric, recall=None, threads=threads, **settings)
+        index = library(cls.module).build(points, metric=metric, threads=threads, **settings)
         index.search(points[0], 1, partitions=1, candidates=1)  # the first search arranges the partitions: part of it
         return cls(index, metric)
 
