@@ -157,7 +157,7 @@ def measure(n: int, count: int, core: int, settings: dict[str, Any]) -> Row:
     points, queries, truth = vectors(n, count)
     print(f"{n:,} points: truth known", flush=True)
     start = time.perf_counter()
-    index = build(points, metric="cosine", recall=None, **settings)
+    index = build(points, metric="cosine", **settings)
     index.search(queries[0], K)  # the first search arranges the partitions
     seconds = time.perf_counter() - start
     print(f"{n:,} points: built in {seconds:.1f} s", flush=True)

@@ -3,7 +3,8 @@
     python benchmarks/peers.py glove-100-angular --mode single     single queries, one core, one thread
     python benchmarks/peers.py glove-100-angular --mode batch      all queries in one call, two threads
     python benchmarks/peers.py glove-100-angular --report          tables and plots in benchmarks/results/
-    options: --libraries aniso:3,scann (of aniso three builds)   --quick   --resume   --points 20000 (a subset, its truth by brute force)
+    options: --libraries aniso:3,scann (of aniso three builds)   --quick   --resume
+             --points 20000 (a subset, its truth by brute force)
 
 Method
 - Builds: each in a process of its own with all cores, so that a crash or a time-out costs that build alone. Peak memory
@@ -27,185 +28,32 @@ Method
 from __future__ import annotations
 
 import argparse
-import contextlib
-import hashlib
 import importlib
 import itertools
 import json
 import os
 import random
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from peers_builds import THREAD_VARIABLES, Data, K, build_here, ensure_built, prepare, unit
+from peers_log import OUT, Log, Row, identity, read, say
+from peers_report import report
 
-from aniso.experiments.peers import LIBRARIES, MISSING, Knobs, Library, Settings
-from aniso.experiments.peers.curves import front, recall, speed_at
+from aniso.experiments.peers import LIBRARIES, Knobs, Library, Settings
+from aniso.experiments.peers.curves import front, recall
 
-HERE = Path(__file__).resolve().parent
-OUT = HERE.parent / "out"
-RESULTS = HERE / "results"
-K = 10
-TARGETS = (0.90, 0.95, 0.99)
 LOW, HIGH = 0.85, 0.995  # recalls between which speed is measured precisely
 TRIAL, PRECISE = 4, 2  # points of each range of recall that get a trial, and that are measured precisely
 TURN = 0.2  # seconds a turn lasts at least
 SLOW = 1.0  # seconds for the rough queries at which a series ends
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-
-F32 = NDArray[np.float32]
-Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Data:
-    name: str  # of the data set, with the size of the subset if it is one
-    metric: str
-    folder: Path  # where points.npy and unit.npy are
-    n: int
-    queries: F32
-    truth: NDArray[np.int64]  # (q, 10)
-
-    @property
-    def d(self) -> int:
-        return int(self.queries.shape[1])
-
-    def inputs(self, kind: type[Library]) -> str:
-        return "unit" if self.metric == "cosine" and kind.unit else "points"
-
-
-def unit(x: F32) -> F32:
-    norms = np.linalg.norm(x, axis=1, keepdims=True)
-    return np.asarray(x / np.maximum(norms, 1e-30), np.float32)
-
-
-def brute_force(points: F32, queries: F32, metric: str, k: int) -> NDArray[np.int64]:
-    """The k best points of each query, in blocks of queries."""
-    if metric == "cosine":
-        points, queries = unit(points), unit(queries)
-    bias = np.einsum("nd,nd->n", points, points) / 2 if metric == "l2" else np.zeros(len(points), np.float32)
-    best = np.empty((len(queries), k), np.int64)
-    rows = max(1, (1 << 26) // len(points))
-    for first in range(0, len(queries), rows):
-        scores = queries[first : first + rows] @ points.T - bias
-        ids = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-        order = np.argsort(-np.take_along_axis(scores, ids, axis=1), axis=1, kind="stable")
-        best[first : first + rows] = np.take_along_axis(ids, order, axis=1)
-    return best
-
-
-def prepare(name: str, points: int | None) -> Data:
-    """The data set, or a random subset of its points; vectors also as .npy files for the processes that build."""
-    from aniso import datasets
-
-    data = datasets.load(name)
-    x, truth = data.points, data.neighbors[:, :K]
-    if points and points < len(x):
-        x = x[np.sort(np.random.default_rng(0).permutation(len(x))[:points])]
-        truth = brute_force(x, data.queries, data.metric, K)
-        name = f"{name}-{points}"
-    folder = OUT / "peers-cache" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for part, values in (("points", x), ("unit", unit(x) if data.metric == "cosine" else None)):
-        path = folder / f"{part}.npy"
-        if values is not None and not path.exists():
-            np.save(folder / "part.npy", values)
-            os.replace(folder / "part.npy", path)
-    return Data(name, data.metric, folder, len(x), data.queries, truth)
-
-
-# Builds, each in a process of its own
-
-
-def status(key: str) -> int:
-    """A figure of /proc/self/status, in bytes."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key + ":"))
-
-
-def build_here(request: Row) -> None:
-    """What the process that builds does: build, save, and write what it took."""
-    kind = LIBRARIES[request["library"]]
-    folder, settings = Path(request["folder"]), request["settings"]
-    importlib.import_module(kind.module)
-    points = np.load(request["points"])
-    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        with contextlib.suppress(OSError):
-            Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts from here
-        before = status("VmRSS")
-        start, busy = time.perf_counter(), time.process_time()
-        index = kind.build(points, request["metric"], settings, request["threads"], Path(scratch))
-        seconds, cpu = time.perf_counter() - start, time.process_time() - busy
-        peak = max(0, status("VmHWM") - before)
-        folder.mkdir(parents=True)
-        index.save(folder)
-        size = index.bytes(folder)
-    row = {
-        "version": kind.version(),
-        "seconds": seconds,
-        "cpu": cpu,
-        "peak": peak,
-        "bytes": size,
-        "size": kind.size,
-        "input": points.nbytes,
-    }
-    (folder / "built.json").write_text(json.dumps(row))  # last: without it the folder counts as not built
-
-
-def ensure_built(data: Data, name: str, settings: Settings, limit: float, retry: bool) -> tuple[Path, Row]:
-    """Where the index is, and what building it took: from the cache if it is there."""
-    kind = LIBRARIES[name]
-    key = json.dumps([kind.version(), settings], sort_keys=True)
-    folder = data.folder / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
-    note, failure = folder / "built.json", folder.with_name(folder.name + ".failed.json")
-    if note.exists():
-        return folder, json.loads(note.read_text())
-    if failure.exists() and not retry:
-        return folder, json.loads(failure.read_text())
-    shutil.rmtree(folder, ignore_errors=True)
-    threads = os.cpu_count() or 1
-    request = {
-        "library": name,
-        "settings": settings,
-        "metric": data.metric,
-        "points": str(data.folder / f"{data.inputs(kind)}.npy"),
-        "folder": str(folder),
-        "threads": threads,
-    }
-    environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), "PEERS_THREADS": str(threads)}
-    command = [sys.executable, str(HERE / "peers.py"), "--build", json.dumps(request)]
-    cores = range(threads)
-
-    def all_cores() -> None:
-        os.sched_setaffinity(0, cores)
-
-    with tempfile.TemporaryFile("w+") as log:
-        try:
-            done = subprocess.run(
-                command, env=environment, timeout=limit, preexec_fn=all_cores, stdout=log, stderr=subprocess.STDOUT
-            )
-            reason = "" if done.returncode == 0 else f"ended with code {done.returncode}"
-        except subprocess.TimeoutExpired:
-            reason = f"took longer than {limit:.0f} s"
-        if reason:
-            log.seek(0)
-            lines = [line for line in log.read().splitlines() if line.strip()]
-            shutil.rmtree(folder, ignore_errors=True)
-            row: Row = {"failed": f"{reason}: {' | '.join(lines[-2:])[-400:]}"}
-            failure.write_text(json.dumps(row))
-            return folder, row
-    return folder, json.loads(note.read_text())
-
-
-# Measuring
 
 
 class Meter:
@@ -289,44 +137,6 @@ def choose(rows: Sequence[Row], each: int) -> list[Row]:
             ranges.setdefault(int(4 * np.log(odds(row))), []).append(row)
     kept = [sorted(group, key=merit, reverse=True)[:each] for _, group in sorted(ranges.items())]
     return below + [row for group in kept for row in group] + above
-
-
-class Log:
-    """The JSON lines of one data set and mode."""
-
-    def __init__(self, path: Path, run: str) -> None:
-        self.path, self.run = path, run
-        self.rows = [row for row in read(path) if row["run"] == run]
-
-    def write(self, row: Row) -> None:
-        row = {"run": self.run, **row, "at": time.strftime("%Y-%m-%dT%H:%M:%S"), "load": os.getloadavg()[0]}
-        self.rows.append(row)
-        self.path.parent.mkdir(exist_ok=True)
-        with open(self.path, "a") as file:
-            file.write(json.dumps(row) + "\n")
-
-    def of(self, kind: str) -> list[Row]:
-        return [row for row in self.rows if row["kind"] == kind]
-
-
-def read(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text().splitlines():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:  # a line cut short by a power failure
-            continue
-    return rows
-
-
-def identity(row: Row) -> str:
-    return json.dumps([row["library"], row["settings"], row.get("knobs")], sort_keys=True)
-
-
-def say(text: str) -> None:
-    print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
 
 
 @dataclass(frozen=True)
@@ -507,161 +317,6 @@ def rounds(
         took = time.perf_counter() - start
         left = took * (count - number - 1)
         say(f"{kind} round {number + 1}/{count}: {took:.0f} s, about {left / 60:.1f} min left")
-
-
-# The report
-
-
-def points_of(rows: Sequence[Row]) -> list[Row]:
-    """The turns of each point as one row: the best and the median speed over the rounds."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(identity(row), []).append(row)
-    return [
-        {
-            **{key: group[0][key] for key in ("library", "settings", "knobs", "recall")},
-            "qps": max(row["qps"] for row in group),
-            "median": float(np.median([row["qps"] for row in group])),
-            "rounds": len(group),
-        }
-        for group in groups.values()
-    ]
-
-
-def latest(path: Path, wanted: str | None) -> tuple[dict[str, list[Row]], dict[str, str]]:
-    """The rows of each library's latest run that has turns, or of the run asked for; and which run that was."""
-    rows = read(path)
-    runs: dict[str, str] = {}
-    for row in rows:
-        if row["kind"] == "turn" and wanted in (None, row["run"]):
-            runs[row["library"]] = max(row["run"], runs.get(row["library"], ""))
-    return {name: [r for r in rows if r.get("library") == name and r["run"] == run] for name, run in runs.items()}, runs
-
-
-def text_of(values: Row) -> str:
-    return ", ".join(f"{key} {f'{value:.3g}' if isinstance(value, float) else value}" for key, value in values.items())
-
-
-def markdown(head: Sequence[str], body: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + "---|" * len(head)
-    for cells in body:
-        yield "| " + " | ".join(cells) + " |"
-    yield ""
-
-
-def titles(name: str) -> str:
-    return LIBRARIES[name].name
-
-
-def speeds(points: dict[str, list[Row]], speed: str) -> Iterator[str]:
-    """The table of speeds at the targets, with aniso's ratio to each library and the best peer."""
-    ours = [speed_at(points.get("aniso", []), target, speed) for target in TARGETS]
-
-    def cell(found: tuple[float, str] | None, own: tuple[float, str] | None, name: str) -> str:
-        if found is None:
-            return "not reached"
-        ratio = f" ({own[0] / found[0]:.2f}x)" if own and name != "aniso" else ""
-        return f"{found[1]}{found[0]:,.0f}{ratio}"
-
-    body = []
-    for name in sorted(points, key=lambda name: (name != "aniso", titles(name))):
-        found = [speed_at(points[name], target, speed) for target in TARGETS]
-        body.append([titles(name), *(cell(f, own, name) for f, own in zip(found, ours, strict=True))])
-    best = ["**best peer**"]
-    for target, own in zip(TARGETS, ours, strict=True):
-        peers = {n: s[0] for n in points if n != "aniso" and (s := speed_at(points[n], target, speed))}
-        top = max(peers, key=lambda name: peers[name], default="")
-        ratio = f"**{own[0] / peers[top]:.2f}x** of {titles(top)}" if own and top else ""
-        best.append(ratio or (titles(top) if top else "none"))
-    yield from markdown(["library", *(f"recall {target:.2f}" for target in TARGETS)], [*body, best])
-
-
-def report(dataset: str, wanted: str | None) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    lines = [f"# aniso and its peers on {dataset}", "", "Method: the head of benchmarks/peers.py.", ""]
-    builds: dict[str, Row] = {}
-    told: set[str] = set()
-    for mode, title in (
-        ("single", "Single queries, one core, one thread"),
-        ("batch", "All queries in one call, two threads"),
-    ):
-        path = OUT / f"peers-{dataset}-{mode}.jsonl"
-        rows, runs = latest(path, wanted)
-        if not rows:
-            continue
-        for row in read(path):
-            if row["kind"] == "build":
-                builds[identity(row)] = row
-            if row["kind"] in ("skipped", "failure"):
-                told.add(f"- {titles(row['library'])}: {row['why']}")
-        points = {name: points_of([r for r in group if r["kind"] == "turn"]) for name, group in rows.items()}
-        turns = [row for group in rows.values() for row in group if row["kind"] == "turn"]
-        number = {row["queries"] for row in turns}
-        counts = sorted({point["rounds"] for group in points.values() for point in group})
-        loads = np.quantile([row["load"] for row in turns], [0, 0.5, 1])
-        lines += [f"## {title}", ""]
-        spread = "-".join(str(count) for count in sorted({counts[0], counts[-1]}))
-        lines.append(
-            f"{'/'.join(str(n) for n in sorted(number))} queries, {spread} rounds, load average {loads[0]:.1f} to "
-            f"{loads[2]:.1f} (median {loads[1]:.1f}). Queries per second, best of the rounds; in parentheses: aniso's "
-            "speed over the library's."
-        )
-        apart = [titles(name) for name, own in runs.items() if own != runs.get("aniso", own)]
-        if apart:
-            lines.append(f"Not measured in the same run as aniso: {', '.join(apart)}.")
-        lines += ["", *speeds(points, "qps"), "The same with the median of the rounds:", "", *speeds(points, "median")]
-        lines += ["What each library's front was chosen from (a larger grid has more chances to look good):", ""]
-        lines += markdown(["library", "builds", "points tried", "measured in rounds"], map(tried, rows.items()))
-        lines += ["The fastest measured point that reaches the recall:", ""]
-        fastest = []
-        for name in sorted(points, key=lambda name: (name != "aniso", titles(name))):
-            for target in TARGETS:
-                reaching = [row for row in points[name] if row["recall"] >= target]
-                if reaching:
-                    row = max(reaching, key=lambda row: float(row["qps"]))
-                    knobs = f"{text_of(row['settings'])}; {text_of(row['knobs'])}"
-                    figures = [f"{target:.2f}", f"{row['recall']:.4f}", f"{row['qps']:,.0f}"]
-                    fastest.append([titles(name), *figures, knobs])
-        lines += markdown(["library", "target", "recall", "QPS", "build; knobs"], fastest)
-        if mode == "single":
-            calls = {row["library"]: row["us"] for group in rows.values() for row in group if row["kind"] == "overhead"}
-            body = [[titles(name), f"{us:.1f}"] for name, us in sorted(calls.items(), key=lambda item: item[1])]
-            lines += ["Per call, the best of 256 points:", "", *markdown(["library", "microseconds"], body)]
-        curves = {titles(name): [(r["recall"], r["qps"]) for r in front(group)] for name, group in points.items()}
-        import plot
-
-        picture = f"peers-{dataset}-{mode}.png"
-        plot.fronts(curves, titles("aniso"), f"{dataset}: {title[0].lower()}{title[1:]}", RESULTS / picture)
-        lines += [f"![recall and speed]({picture})", ""]
-    lines += ["## Builds", "", "All cores, each built once: seconds far above CPU seconds mean a machine that stalled."]
-    lines += ["Peak memory is above the input; MB = 10^6 bytes.", ""]
-    lines += markdown(
-        ["library", "build", "seconds", "CPU s", "peak MB", "index MB", "counted"], map(build_cells, builds.values())
-    )
-    lines += ["## Left out", "", *sorted(told), *(f"- {name}: {why}" for name, why in MISSING.items()), ""]
-    path = RESULTS / f"peers-{dataset}.md"
-    path.write_text("\n".join(lines))
-    say(f"wrote {path}")
-
-
-def tried(item: tuple[str, list[Row]]) -> list[str]:
-    name, rows = item
-    counts = [len({identity(row) for row in rows if row["kind"] == kind}) for kind in ("swept", "rough", "turn")]
-    return [titles(name), *map(str, counts)]
-
-
-def build_cells(row: Row) -> list[str]:
-    name, settings = titles(row["library"]), text_of(row["settings"])
-    if "failed" in row:
-        return [name, settings, "failed", "", "", "", row["failed"].replace("|", "/")]
-    figures = [
-        f"{row['seconds']:.1f}",
-        f"{row.get('cpu', float('nan')):.1f}",
-        f"{row['peak'] / 1e6:.0f}",
-        f"{row['bytes'] / 1e6:.1f}",
-    ]
-    return [name, settings, *figures, row["size"]]
 
 
 def with_threads(threads: int) -> None:
