@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -257,6 +258,15 @@ def test_wrong_arguments_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None
         assert stopped.value.code == 2
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Programs started now can be interrupted, also where this one cannot, as in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing_and_exits_with_130(tmp_path: Path) -> None:
     """At several moments of a build, told by its own progress lines."""
     np.save(tmp_path / "v.npy", RNG.normal(size=(60_000, 24)).astype(np.float32))
