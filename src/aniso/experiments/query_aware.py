@@ -170,6 +170,6 @@ DIFFERENCES = (
     "right direction. With both, the metric of the queries helps as it should. About half of the gain of the "
     "score-aware codes is that of the axes, for which the points alone would do; the rest is what the queries bring. "
     "QUIPS-cov(q) looks at the second moments within each subspace alone and changes little: the standard error of a "
-    "recall of 2,500 queries is 0.01. The parts of the method were chosen on half of the queries measured here, so that "
-    "its figure is a little too good."
+    "recall of 2,500 queries is 0.01. The parts of the method were chosen on half of the queries measured here, so "
+    "that its figure is a little too good."
 )
