@@ -74,6 +74,15 @@ def golden() -> aniso.Index:
     return index
 
 
+def test_score_aware_centroids_are_kept(tmp_path: Path) -> None:
+    index, plain = made(metric="dot", centroid_threshold=0.2), made(metric="dot")
+    index.save(tmp_path / "a.aniso")
+    assert_same(index, aniso.open(tmp_path / "a.aniso"))
+    made(metric="dot", centroid_threshold=0.2, threads=1).save(tmp_path / "b.aniso")
+    assert (tmp_path / "a.aniso").read_bytes() == (tmp_path / "b.aniso").read_bytes()
+    assert (index._store.encoder.partitions.bytes != plain._store.encoder.partitions.bytes).any()
+
+
 def test_the_golden_file_of_version_1_opens() -> None:
     index = aniso.open(GOLDEN, verify=True)
     assert GOLDEN.stat().st_size < 10_000

@@ -212,6 +212,8 @@ def test_points_that_are_not_finite_are_refused_and_nothing_is_added(value: floa
         ({"partitions": 0}, "partitions is 0"),
         ({"spill": -1.0}, "spill is -1"),
         ({"threshold": 1.0}, "threshold is 1"),
+        ({"centroid_threshold": 1.0}, "centroid_threshold is 1"),
+        ({"centroid_threshold": 0.1, "metric": "l2"}, "needed: 0 for l2"),
         ({"seed": -1}, "seed is -1"),
         ({"sample": 0}, "sample is 0"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from aniso import _core
-from aniso.partition import Partitions, Routes, _in_groups, train
+from aniso.kmeans import directions
+from aniso.partition import Partitions, Routes, _in_groups, _score_aware, train
 
 Array = NDArray[Any]
 EPSILON = float(np.finfo(np.float32).eps)
@@ -218,3 +220,31 @@ def test_training_does_not_depend_on_threads() -> None:
     assert_array_equal(one.assigners, two.assigners)
     assert_array_equal(one.bytes, two.bytes)
     assert_array_equal(one.norms, two.norms)
+
+
+@pytest.mark.parametrize("eta", [1.5, 6.0, 50.0])
+def test_score_aware_centroids_solve_their_equations(eta: float) -> None:
+    """Conjugate gradients against a dense solution, partition by partition; one of them is empty."""
+    rng = np.random.default_rng(3)
+    p, points = 6, clusters(rng, 400, 12, 5)
+    codes = rng.integers(0, p - 1, len(points)).astype(np.int32)
+    totals = np.bincount(codes, minlength=p).astype(np.float64)
+    sums = np.stack([points[codes == j].sum(axis=0, dtype=np.float64) for j in range(p)])
+    means = sums / np.maximum(totals, 1)[:, None]
+    parts = np.array_split(np.arange(len(points)), 3)
+    rounds = (directions(points[part]) for part in itertools.cycle(parts))
+    found = _score_aware(means, rounds, [codes[part] for part in parts], sums, totals, eta, 2)
+
+    def loss(c: Array, x: Array) -> float:
+        residuals = x - c
+        along = np.einsum("nd,nd->n", residuals, directions(x))
+        return float((residuals**2).sum() + (eta - 1) * (along**2).sum())
+
+    for j in range(p - 1):
+        x = points[codes == j].astype(np.float64)
+        units = directions(points[codes == j]).astype(np.float64)
+        best = np.linalg.solve(len(x) * np.eye(12) + (eta - 1) * units.T @ units, eta * x.sum(axis=0))
+        least, start = loss(best, x), loss(means[j], x)
+        assert least < start
+        assert loss(found[j], x) - least < 0.01 * (start - least)
+    assert_array_equal(found[p - 1], means[p - 1])

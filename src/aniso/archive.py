@@ -257,13 +257,13 @@ class _Reader:
         return dict(said)
 
     def config(self) -> Config:
-        """The settings, all of them said."""
+        """The settings, all of them said but `centroid_threshold`, which early files do not know."""
         said = self.header["config"]
         known = {field.name for field in fields(Config)}
-        self.need(
-            isinstance(said, dict) and set(said) == known, "config", said, f"an object of {', '.join(sorted(known))}"
-        )
-        for name in ("spill", "threshold"):
+        fits = isinstance(said, dict) and set(said) | {"centroid_threshold"} == known
+        self.need(fits, "config", said, f"an object of {', '.join(sorted(known))}")
+        said = {"centroid_threshold": 0.0, **said}
+        for name in ("spill", "threshold", "centroid_threshold"):
             self.need(type(said[name]) in (int, float), f"config.{name}", said[name], "a number")
         for name in ("partitions", "subspaces", "sample"):
             self.need(type(said[name]) is int and said[name] < 2**31, f"config.{name}", said[name], "a whole number")

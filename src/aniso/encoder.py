@@ -156,7 +156,7 @@ class Encoder:
 
     @cached_property
     def _eta(self) -> float:
-        return _eta(self.config, self.d)
+        return _eta(self.config.threshold, self.d)
 
     def _centroids(self, choice: NDArray[np.int32]) -> F32:
         rows: F32 = self.partitions.bytes[choice] * self.partitions.scales[choice, None]
@@ -190,6 +190,7 @@ def train_encoder(
         unit=config.metric == "cosine",
         rng=rng,
         iterations=config.iterations,
+        eta=_eta(config.centroid_threshold, d),
         threads=threads,
         progress=progress,
     )
@@ -232,11 +233,11 @@ def _mean(array: Any, sample: NDArray[np.int64], d: int) -> F32:
     return (total / len(sample)).astype(np.float32)
 
 
-def _eta(config: Config, d: int) -> float:
+def _eta(threshold: float, d: int) -> float:
     """How much more the parallel error counts: T is relative to a point's norm, so that all points share one eta."""
-    if config.threshold == 0 or d < 2:
+    if threshold == 0 or d < 2:
         return 1.0
-    return float(Threshold(config.threshold).weights([1.0], d).eta[0])
+    return float(Threshold(threshold).weights([1.0], d).eta[0])
 
 
 def _biases(x: F32, partitions: Partitions, chosen: NDArray[np.int32]) -> NDArray[np.float64]:
@@ -262,7 +263,7 @@ def _train_codebooks(
 ) -> Codebooks:
     """Codebooks of the residuals under the score-aware loss of the points themselves."""
     books = start_codebooks(residuals, config.subspaces or 1, 16, rng=rng, iterations=10, threads=threads)
-    penalty, units = np.full(len(x), _eta(config, x.shape[1]) - 1.0, np.float32), directions(x)
+    penalty, units = np.full(len(x), _eta(config.threshold, x.shape[1]) - 1.0, np.float32), directions(x)
     ones, codes = np.ones(len(x)), None
     for number in range(config.rounds):
         progress("codebooks", number, config.rounds)
