@@ -10,7 +10,15 @@ namespace aniso {
 
 namespace {
 
-constexpr std::size_t together = 512;  // queries whose tables and candidates are kept at a time: a few MB
+constexpr std::size_t kept = 64;  // queries whose memory stays with the workspace
+
+// How many queries' tables and candidates are kept at a time: a few MB.
+std::size_t together(std::size_t candidates) { return std::clamp<std::size_t>((1 << 16) / candidates, 32, 512); }
+
+// How many queries choose their partitions before any is scanned for: a few MB of choices, or just enough to scan.
+std::size_t routed(const Wish& wish) {
+  return std::max<std::size_t>((1 << 19) / wish.partitions, together(wish.candidates));
+}
 
 }  // namespace
 
@@ -26,13 +34,28 @@ std::size_t Search::many(const float* queries, std::size_t count, const Wish& as
   std::size_t done = 0, least = wish.k;
   for (; done < count && (wish.allowed || count < 32 || !at.floor.known()); ++done)
     least = std::min(least, search(queries + done * view_.d, at, wish, ids + done * wish.k, scores + done * wish.k));
-  while (at.queries.size() < std::min(count, together)) fit(at.queries.emplace_back());
+  for (const std::size_t step = routed(wish); done < count; done += step)
+    least = std::min(least, route_and_scan(at, queries + done * view_.d, std::min(step, count - done), wish,
+                                           ids + done * wish.k, scores + done * wish.k));
+  if (at.queries.size() > kept) {
+    at.queries.resize(kept);
+    at.routes = {};
+    at.pairs = {};
+  }
+  give_back(std::move(workspace));
+  return least;
+}
 
-  // All queries choose their partitions, and are put in the order of the best.
+// All queries choose their partitions, and are scanned for in the order of the best; returns the least number of points
+// that one found.
+std::size_t Search::route_and_scan(Workspace& at, const float* queries, std::size_t count, const Wish& wish,
+                                   std::int64_t* ids, float* scores) const {
+  const std::size_t chunk = together(wish.candidates);
+  while (at.queries.size() < std::min(count, chunk)) fit(at.queries.emplace_back());
   at.routes.resize(count);
-  at.turns.resize(count - done);
-  std::iota(at.turns.begin(), at.turns.end(), static_cast<std::uint32_t>(done));
-  for (std::size_t i = done; i < count; ++i) {
+  at.turns.resize(count);
+  std::iota(at.turns.begin(), at.turns.end(), 0u);
+  for (std::size_t i = 0; i < count; ++i) {
     prepare(queries + i * view_.d, at, at.query);
     choose_partitions(at, at.query, wish.partitions);
     at.routes[i].swap(at.query.chosen);
@@ -42,10 +65,10 @@ std::size_t Search::many(const float* queries, std::size_t count, const Wish& as
     const std::uint32_t other = at.routes[b].empty() ? 0 : at.routes[b][0].partition;
     return first != other ? first < other : a < b;
   });
-  for (std::size_t begin = 0; begin < at.turns.size(); begin += together)
-    least = std::min(least, scan_chunk(at, queries, at.turns.data() + begin,
-                                       std::min(together, at.turns.size() - begin), wish, ids, scores));
-  give_back(std::move(workspace));
+  std::size_t least = wish.k;
+  for (std::size_t begin = 0; begin < count; begin += chunk)
+    least = std::min(
+        least, scan_chunk(at, queries, at.turns.data() + begin, std::min(chunk, count - begin), wish, ids, scores));
   return least;
 }
 

@@ -149,6 +149,8 @@ class Search {
   void prefetch_codes(const Query& query, std::size_t number, std::size_t without) const;
   void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const std::uint8_t* allowed) const;
   void scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const std::uint8_t* allowed) const;
+  std::size_t route_and_scan(Workspace& at, const float* queries, std::size_t count, const Wish& wish,
+                             std::int64_t* ids, float* scores) const;
   std::size_t scan_chunk(Workspace& at, const float* queries, const std::uint32_t* turns, std::size_t count,
                          const Wish& wish, std::int64_t* ids, float* scores) const;
   void scan_together(Workspace& at, std::size_t first, std::size_t count, const std::uint8_t* allowed) const;

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aniso.store import Store
+from aniso.survey import homes, slot_partitions
 
 __all__ = ["learn_effort"]
 
@@ -27,7 +28,7 @@ _LEAST_QUERIES = 100
 _BEST = 10  # points of each query that are to be found
 _TARGET = 0.95  # share of them: weights that suit it suit 0.9 and 0.99 too
 _GAIN = 1.1  # less is not worth what queries unlike those learnt from may lose
-_CHUNK = 256  # queries routed together
+_CHUNK = 32  # queries routed together
 _FOLLOWED = 1024  # partitions of each query whose sizes are looked at; those beyond count as the mean of these
 
 
@@ -56,7 +57,7 @@ def learn_effort(store: Store, queries: F32, truth: NDArray[np.int64]) -> F32 | 
 
 def _routed(
     store: Store, queries: F32, truth: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], F64, F64]:
+) -> tuple[NDArray[np.int64], NDArray[np.int32], F64, F64]:
     """When each true point is found (the place of its nearest partition in the order), and the two scores.
 
     The second array holds the points in the first 0, 1, 2 .. partitions of each query.
@@ -65,10 +66,10 @@ def _routed(
     packed = encoder.partitions.packed()
     centroids = encoder.partitions.bytes * packed.scales[0, :p, None]
     biases = packed.scales[1, :p]
-    parts = _partitions_of(store, truth)  # (queries, best, 1 or 2)
+    parts = homes(store, truth, slot_partitions(store))  # (queries, 2, best)
     ranks = np.empty(truth.shape, np.int64)
     best, gap = np.empty(len(queries)), np.empty(len(queries))
-    points = np.zeros((len(queries), 1 + min(p, _FOLLOWED)), np.int64)
+    points = np.zeros((len(queries), 1 + min(p, _FOLLOWED)), np.int32)
     for first in range(0, len(queries), _CHUNK):
         here = slice(first, first + _CHUNK)
         x = encoder.prepare(queries[here])
@@ -77,7 +78,7 @@ def _routed(
         order = np.take_along_axis(scores, places, axis=1)
         points[here, 1:] = np.cumsum(store.sizes[places[:, : points.shape[1] - 1]], axis=1)
         own = np.take_along_axis(scores, parts[here].reshape(len(x), -1), axis=1)
-        own = own.reshape(parts[here].shape).max(axis=2)
+        own = own.reshape(parts[here].shape).max(axis=1)
         for i in range(len(x)):
             ranks[first + i] = np.searchsorted(-order[i], -own[i])
         squares = np.einsum("qd,qd->q", x, x, dtype=np.float64)
@@ -91,25 +92,11 @@ def _routed(
     return ranks, points, best, gap
 
 
-def _partitions_of(store: Store, truth: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The partitions of rows, (.., 2): a point in one partition has it twice."""
-    wanted = np.unique(truth)
-    place = np.full(store.n, -1, np.int64)
-    place[wanted] = np.arange(len(wanted))
-    slots, chosen = store.filled()
-    at = place[store.slot_rows.reshape(-1)[slots]]
-    at, chosen = at[at >= 0], chosen[at >= 0]
-    found = np.empty((len(wanted), 2), np.int64)
-    found[at, 0] = chosen  # the last of them
-    found[at[::-1], 1] = chosen[::-1]  # the first of them
-    return found[place[truth]]
-
-
 def _bounds() -> tuple[float, float]:
     return -float(np.log(_FURTHEST)), float(np.log(_FURTHEST))
 
 
-def _cost(features: F64, weights: F64, ranks: NDArray[np.int64], points: NDArray[np.int64], target: float) -> float:
+def _cost(features: F64, weights: F64, ranks: NDArray[np.int64], points: NDArray[np.int32], target: float) -> float:
     """Points per query that are scanned to reach the target; how many partitions that takes is found by halving."""
     times = np.exp(np.clip(features @ weights, *_bounds()))
     low, high = 0.0, float(np.log(ranks.max() + 2.0) + np.log(_FURTHEST))
@@ -127,7 +114,7 @@ def _cost(features: F64, weights: F64, ranks: NDArray[np.int64], points: NDArray
     return float((scanned * worth / inside).mean())
 
 
-def _search(features: F64, ranks: NDArray[np.int64], points: NDArray[np.int64], target: float) -> tuple[F64, float]:
+def _search(features: F64, ranks: NDArray[np.int64], points: NDArray[np.int32], target: float) -> tuple[F64, float]:
     """Weights of least cost, by coordinate descent with shrinking steps, and how much they save."""
     weights = np.zeros(features.shape[1])
     plain = cost = _cost(features, weights, ranks, points, target)

@@ -25,7 +25,7 @@ from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
 __all__ = ["ROWS", "Encoder", "blocks_of", "check_all", "train_encoder"]
 
 F32 = NDArray[np.float32]
-ROWS = 8192  # points handled in one step: bounds the memory that a step needs, and how long an interrupt waits
+ROWS = 4096  # points handled in one step: bounds the memory that a step needs, and how long an interrupt waits
 
 _GROUP = 10  # subspaces whose table entries add up within 8 bits
 _CODE_SAMPLE = 50_000  # most points the codebooks are trained on
@@ -263,7 +263,8 @@ def _train_codebooks(
 ) -> Codebooks:
     """Codebooks of the residuals under the score-aware loss of the points themselves."""
     books = start_codebooks(residuals, config.subspaces or 1, 16, rng=rng, iterations=10, threads=threads)
-    penalty, units = np.full(len(x), _eta(config.threshold, x.shape[1]) - 1.0, np.float32), directions(x)
+    penalty = np.full(len(x), _eta(config.threshold, x.shape[1]) - 1.0, np.float32)
+    units = x if config.metric == "cosine" else directions(x)
     ones, codes = np.ones(len(x)), None
     for number in range(config.rounds):
         progress("codebooks", number, config.rounds)

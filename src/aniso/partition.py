@@ -30,7 +30,7 @@ from aniso.progress import Progress, silent
 __all__ = ["Packed", "Partitions", "train"]
 
 F32 = NDArray[np.float32]
-_ROWS = 16384  # points looked at together
+_ROWS = 4096  # points looked at together
 _COARSE_SAMPLE, _COARSE_POINTS = 25_000, 12  # points that coarse iterations look at: in all, and per partition
 _FINE_ITERATIONS = 3
 _LOSS_STEPS = 6  # of conjugate gradients, for centroids of the score-aware loss: within 1% of the solution

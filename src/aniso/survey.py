@@ -18,13 +18,14 @@ from aniso.exact import ExactIndex
 from aniso.layout import BLOCK
 from aniso.store import Store
 
-__all__ = ["Survey", "exact_rows", "survey", "without"]
+__all__ = ["Survey", "exact_rows", "homes", "slot_partitions", "survey", "without"]
 
 F32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
-_CHUNK = 8192  # points scored exactly together
+_CHUNK = 4096  # points scored exactly together
 _QUERIES = 32  # queries surveyed together
+_FEW = 8  # of them, whose candidates are looked at for every step of the ladder at once
 _MOST = 1024  # candidates looked at; 16 bits count them
 _STEP = 2**0.25  # from one number of partitions to the next
 _ENOUGH = 0.999  # of the true neighbours: more partitions are not looked at
@@ -59,13 +60,13 @@ def survey(store: Store, queries: F32, own: Ints, truth: Ints, ks: list[int], th
 
     How many candidates make k different points is counted for ks.
     """
-    slot_partitions = _slot_partitions(store)
-    ladder, buckets = _route(store, queries, _homes(store, truth, slot_partitions), threads)
+    places = slot_partitions(store)
+    ladder, buckets = _route(store, queries, homes(store, truth, places), threads)
     standing = store.slot_rows[: store.blocks].reshape(-1)
     bits, there = None, store.entries
     if store.live is not None:
         live = np.unpackbits(store.live, count=store.n, bitorder="little").view(np.bool_)
-        slots = live[standing] & (slot_partitions >= 0).reshape(-1)
+        slots = live[standing] & (places >= 0).reshape(-1)
         bits, there = np.packbits(slots, bitorder="little"), int(np.count_nonzero(slots))
     most = min(_MOST, there)
     ranks = np.full((len(ladder), *truth.shape), most + 1, np.int16)
@@ -76,15 +77,17 @@ def survey(store: Store, queries: F32, own: Ints, truth: Ints, ks: list[int], th
         shape = part.stop - first, most
         found, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
         searcher.search(queries[part], int(ladder[-1]), most, found, scores, allowed=bits, threads=threads)
-        steps = np.take_along_axis(buckets[part], slot_partitions.reshape(-1)[found], axis=1)
-        rows = standing[found]
-        if len(own):
-            steps[rows == own[part, None]] = _NEVER
-        within = steps[:, :, None] <= numbers
-        taken = np.cumsum(within, axis=1, dtype=np.int16)
-        _rank(within, taken, rows, truth[part], ranks[:, part])
-        near = slice(0, 2 * ks[-1])
-        _distinct(within[:, near], taken[:, near], rows[:, near], ks, enough[:, part])
+        for few in (slice(at, min(at + _FEW, part.stop)) for at in range(first, part.stop, _FEW)):
+            taken_slots = found[few.start - first : few.stop - first]
+            steps = np.take_along_axis(buckets[few], places.reshape(-1)[taken_slots], axis=1)
+            rows = standing[taken_slots]
+            if len(own):
+                steps[rows == own[few, None]] = _NEVER
+            within = steps[:, :, None] <= numbers
+            taken = np.cumsum(within, axis=1, dtype=np.int16)
+            _rank(within, taken, rows, truth[few], ranks[:, few])
+            near = slice(0, 2 * ks[-1])
+            _distinct(within[:, near], taken[:, near], rows[:, near], ks, enough[:, few])
     return Survey(ladder, ranks, {k: enough[:, :, at] for at, k in enumerate(ks)}, most)
 
 
@@ -153,7 +156,7 @@ def _distinct(
         enough[:, :, number] = np.where(reached[:, -1], needed, enough[:, :, number].T).T
 
 
-def _route(store: Store, queries: F32, homes: NDArray[np.int32], threads: int) -> tuple[Ints, NDArray[np.uint8]]:
+def _route(store: Store, queries: F32, near: NDArray[np.int32], threads: int) -> tuple[Ints, NDArray[np.uint8]]:
     """A ladder of numbers of partitions, and the first step (queries, p) at which each query looks at each of them."""
     p = len(store.sizes)
     buckets = np.full((len(queries), p), _NEVER, np.uint8)
@@ -168,25 +171,30 @@ def _route(store: Store, queries: F32, homes: NDArray[np.int32], threads: int) -
             query, at = np.nonzero(chosen >= 0)
             places = query, chosen[query, at]
             block[places] = np.minimum(block[places], np.uint8(len(ladder)))
-            seen = np.take_along_axis(block[:, None, :], homes[first : first + _QUERIES], axis=2) < _NEVER
+            seen = np.take_along_axis(block[:, None, :], near[first : first + _QUERIES], axis=2) < _NEVER
             reached += int(np.count_nonzero(seen.any(axis=1)))
         ladder.append(count)
-        if count == p or reached >= _ENOUGH * homes[:, 0].size or len(ladder) == _NEVER:
+        if count == p or reached >= _ENOUGH * near[:, 0].size or len(ladder) == _NEVER:
             return np.array(ladder), buckets
         count = min(p, max(count + 1, round(count * _STEP)))
 
 
-def _homes(store: Store, truth: Ints, slot_partitions: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The partitions of true neighbours, first and second: (queries, 2, k)."""
-    used = slot_partitions >= 0
-    rows, partitions = store.slot_rows[: store.blocks][used], slot_partitions[used]
-    homes = np.empty((2, store.n), np.int32)
-    homes[0, rows] = partitions
-    homes[1, rows[::-1]] = partitions[::-1]
-    return np.ascontiguousarray(homes[:, truth].transpose(1, 0, 2))
+def homes(store: Store, truth: Ints, places: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The partitions of the rows of truth, (queries, 2, k): a point in one has it twice. Places are slot_partitions."""
+    wanted = np.zeros(store.n, np.bool_)
+    wanted[truth] = True
+    standing = store.slot_rows[: store.blocks]
+    slots = np.nonzero(wanted[standing] & (places >= 0))
+    rows, partitions = standing[slots], places[slots]
+    found, last = np.empty((len(truth), 2, truth.shape[1]), np.int32), np.empty(store.n, np.int32)
+    last[rows] = partitions
+    found[:, 0] = last[truth]
+    last[rows[::-1]] = partitions[::-1]
+    found[:, 1] = last[truth]
+    return found
 
 
-def _slot_partitions(store: Store) -> NDArray[np.int32]:
+def slot_partitions(store: Store) -> NDArray[np.int32]:
     """The partition of each slot, (blocks, 32); -1 where it is empty."""
     blocks = -(-store.sizes.astype(np.int64) // BLOCK)
     within = np.arange(int(blocks.sum())) - np.repeat(np.cumsum(blocks) - blocks, blocks)

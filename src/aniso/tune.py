@@ -154,7 +154,8 @@ def hold_out(n: int, seed: int) -> NDArray[np.int64]:
 
 def shares(found: NDArray[np.int64], truth: NDArray[np.int64]) -> NDArray[np.float64]:
     """How much of the truth each query found."""
-    return np.asarray((found[:, :, None] == truth[:, None, :]).any(axis=1).mean(axis=1))
+    pairs = zip(found, truth, strict=True)
+    return np.array([(rows[:, None] == best).any(axis=0).mean() for rows, best in pairs])
 
 
 def summary(per_query: NDArray[np.float64], k: int) -> Recall:

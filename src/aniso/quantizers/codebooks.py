@@ -19,6 +19,7 @@ __all__ = ["Codebooks", "fit_codewords", "start_codebooks"]
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 Codes = NDArray[np.uint8]
+_ROWS = 8192  # points looked at together
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,10 @@ def fit_codewords(
 
     b = books.sums(targets, importance.astype(np.float32), codes)
     b += books.sums(units, (importance * penalty * along).astype(np.float32), codes)
-    diagonal = counts + books.sums(units * units, weight, codes)
+    diagonal = np.broadcast_to(counts, books.codewords.shape).copy()
+    for first in range(0, len(units), _ROWS):  # a block at a time: squares take memory
+        block = slice(first, first + _ROWS)
+        diagonal += books.sums(units[block] ** 2, weight[block], codes[block])
     inverse = np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=counts > 0)
 
     c = books.codewords.astype(np.float64)
