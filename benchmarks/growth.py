@@ -43,7 +43,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 K = 10
 TARGET = 0.95
 SIZES = (10_000, 30_000, 100_000, 331_479, 3_000_000)
-CANDIDATES = (30, 45, 60, 90, 130)
+CANDIDATES = (30, 45, 60, 90, 130, 200, 300)
 
 F32 = NDArray[np.float32]
 Ids = NDArray[np.int64]
