@@ -3,7 +3,9 @@
 #include <nanobind/stl/string.h>
 
 #include <atomic>
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -42,6 +44,11 @@ struct Borrowed {
   }
   ~Borrowed() {
     if (held) PyBuffer_Release(&view);
+  }
+  // Whether it is one contiguous axis of that type, at least so long.
+  bool is_vector(char type, Py_ssize_t bytes, std::size_t least) const {
+    return held && view.ndim == 1 && view.itemsize == bytes && view.format && view.format[0] == type &&
+           !view.format[1] && static_cast<std::size_t>(view.shape[0]) >= least;
   }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
@@ -128,33 +135,38 @@ class Searcher {
     set_points(view, points);
     need(!row_ids || row_ids->shape(0) >= n, "row_ids: one per point");
     row_ids_ = data_or_null(row_ids);
+    rescores_ = view.rescore != Rescore::none;
     search_ = std::make_unique<Search>(view, kernels_named(isa));
   }
 
   // One query without a conversion: a tuple of new arrays ids and scores, or None where the caller has to look closer
   // (the query is not one contiguous float32 vector of d finite values, a number is not a plain int within limits,
-  // `allowed` is not a bit for every point or has fewer than k set).
-  nb::object answer(nb::handle query, nb::handle k, nb::handle partitions, nb::handle candidates, nb::handle allowed) {
+  // `allowed` is not a bit and `mask` not a bool for every point, or has fewer than k set).
+  nb::object answer(nb::handle query, nb::handle k, nb::handle partitions, nb::handle candidates, nb::handle allowed,
+                    nb::handle mask, nb::handle places) {
     Wish wish{};
     if (!whole_number(k, n_, wish.k) || !whole_number(partitions, std::size_t{1} << 31, wish.partitions) ||
         !whole_number(candidates, 2 * n_, wish.candidates))
       return nb::none();
     Borrowed from(query, PyBUF_ND | PyBUF_FORMAT);
-    if (!from.held || from.view.ndim != 1 || from.view.shape[0] != static_cast<Py_ssize_t>(d_) ||
-        from.view.itemsize != 4 || from.view.format == nullptr || from.view.format[0] != 'f' ||
-        from.view.format[1] != 0)
-      return nb::none();
+    if (!from.is_vector('f', 4, d_) || from.view.shape[0] != static_cast<Py_ssize_t>(d_)) return nb::none();
     const float* values = static_cast<const float*>(from.view.buf);
     if (!finite(values)) return nb::none();
-    std::optional<Borrowed> bits;
+    std::optional<Borrowed> bits, bytes, numbers;
     if (!allowed.is_none()) {
-      bits.emplace(allowed, PyBUF_ND | PyBUF_FORMAT);
-      if (!bits->held || bits->view.ndim != 1 || bits->view.itemsize != 1 || bits->view.format == nullptr ||
-          bits->view.format[0] != 'B' || static_cast<std::size_t>(bits->view.len) < (n_ + 7) / 8)
-        return nb::none();
-      wish.allowed = static_cast<const std::uint8_t*>(bits->view.buf);
-      if (!enough(wish.allowed, wish.k)) return nb::none();
+      if (!bits.emplace(allowed, PyBUF_ND | PyBUF_FORMAT).is_vector('B', 1, (n_ + 7) / 8)) return nb::none();
+      wish.filter.bits = static_cast<const std::uint8_t*>(bits->view.buf);
+    } else if (!mask.is_none()) {
+      const std::size_t least = places.is_none() ? n_ : 0;
+      if (!bytes.emplace(mask, PyBUF_ND | PyBUF_FORMAT).is_vector('?', 1, least)) return nb::none();
+      wish.filter.bytes = static_cast<const std::uint8_t*>(bytes->view.buf);
+      wish.filter.length = static_cast<std::size_t>(bytes->view.shape[0]);
+      if (!places.is_none()) {
+        if (!numbers.emplace(places, PyBUF_ND | PyBUF_FORMAT).is_vector('i', 4, n_)) return nb::none();
+        wish.filter.places = static_cast<const std::int32_t*>(numbers->view.buf);
+      }
     }
+    if (!enough(wish)) return nb::none();
     nb::object ids = new_array(k, int64_), scores = new_array(k, float32_);
     Borrowed to_ids(ids, PyBUF_WRITABLE), to_scores(scores, PyBUF_WRITABLE);
     need(to_ids.held && to_scores.held, "numpy.empty gave no memory");
@@ -171,7 +183,7 @@ class Searcher {
 
   nb::dict profile(Array<const float, 2> queries, std::size_t k, std::size_t partitions, std::size_t candidates) {
     need(queries.shape(1) == d_, "queries and index differ in dimensions");
-    const Wish wish = checked(k, partitions, candidates, std::nullopt);
+    const Wish wish = checked(k, partitions, candidates, {});
     std::vector<std::int64_t> ids(k);
     std::vector<float> scores(k);
     Stages stages;
@@ -204,12 +216,40 @@ class Searcher {
     });
   }
 
+  void among(Array<const float, 2> queries, Array<const std::int64_t, 1> rows, Array<std::int64_t, 2> ids,
+             Array<float, 2> scores, int threads) {
+    const std::size_t q = queries.shape(0), k = ids.shape(1), count = rows.shape(0), workers = thread_count(threads);
+    need(rescores_, "the index keeps no points to score");
+    need(queries.shape(1) == d_, "queries and index differ in dimensions");
+    need(ids.shape(0) == q && scores.shape(0) == q && scores.shape(1) == k, "ids and scores: (queries, k)");
+    need(k >= 1 && k <= count && count <= n_, "rows: at least k, at most n");
+    for (std::size_t i = 0; i < count; ++i)
+      need(rows.data()[i] >= 0 && static_cast<std::size_t>(rows.data()[i]) < n_, "rows: 0 to below n");
+    nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < q; ++i) check_query(queries.data() + i * d_, i);
+    spread(q, 16, workers, 0, [&](std::size_t begin, std::size_t end, void*) {
+      search_->among(queries.data() + begin * d_, end - begin, rows.data(), count, k, ids.data() + begin * k,
+                     scores.data() + begin * k);
+      name_rows(ids.data() + begin * k, (end - begin) * k);
+    });
+  }
+
   void search(Array<const float, 2> queries, std::size_t partitions, std::size_t candidates, Array<std::int64_t, 2> ids,
-              Array<float, 2> scores, std::optional<Array<const std::uint8_t, 1>> allowed, int threads) {
+              Array<float, 2> scores, std::optional<Array<const std::uint8_t, 1>> allowed,
+              std::optional<Array<const bool, 1>> mask, std::optional<Array<const std::int32_t, 1>> places,
+              int threads) {
     const std::size_t q = queries.shape(0), k = ids.shape(1);
     need(queries.shape(1) == d_, "queries and index differ in dimensions");
     need(ids.shape(0) == q && scores.shape(0) == q && scores.shape(1) == k, "ids and scores: (queries, k)");
-    const Wish wish = checked(k, partitions, candidates, allowed);
+    Filter filter;
+    if (allowed) {
+      need(allowed->shape(0) >= (n_ + 7) / 8, "allowed: a bit for every point");
+      filter.bits = allowed->data();
+    } else if (mask) {
+      need(places ? places->shape(0) >= n_ : mask->shape(0) >= n_, "mask or places: one for every point");
+      filter = {nullptr, reinterpret_cast<const std::uint8_t*>(mask->data()), mask->shape(0), data_or_null(places)};
+    }
+    const Wish wish = checked(k, partitions, candidates, filter);
     const std::size_t workers = thread_count(threads);
     nb::gil_scoped_release release;
     for (std::size_t i = 0; i < q; ++i) check_query(queries.data() + i * d_, i);
@@ -252,20 +292,26 @@ class Searcher {
     view.row_bytes = width * array.itemsize();
   }
 
-  Wish checked(std::size_t k, std::size_t partitions, std::size_t candidates,
-               const std::optional<Array<const std::uint8_t, 1>>& allowed) const {
+  Wish checked(std::size_t k, std::size_t partitions, std::size_t candidates, const Filter& filter) const {
     need(k >= 1 && k <= n_, "k: 1 to n");
     need(candidates >= 1 && candidates <= 2 * n_, "candidates: 1 to 2 n");
-    need(!allowed || allowed->shape(0) >= (n_ + 7) / 8, "allowed: a bit for every point");
-    need(!allowed || enough(allowed->data(), k), "allowed: at least k points");
-    return {k, partitions, candidates, data_or_null(allowed)};
+    const Wish wish{k, partitions, candidates, filter};
+    need(enough(wish), "allowed: at least k points");
+    return wish;
   }
 
-  // Whether at least k points have their bits set.
-  bool enough(const std::uint8_t* allowed, std::size_t k) const {
-    std::size_t count = 0;
-    for (std::size_t row = 0; row < n_ && count < k; ++row) count += allowed[row / 8] >> row % 8 & 1;
-    return count == k;
+  // Whether the filter leaves k points, as far as that shows without looking at places: if not, the search would look
+  // everywhere before it says so.
+  bool enough(const Wish& wish) const {
+    const auto reach = [&](std::size_t length, auto allows) {
+      std::size_t count = 0;
+      for (std::size_t i = 0; i < length && count < wish.k; ++i) count += allows(i);
+      return count == wish.k;
+    };
+    const Filter& filter = wish.filter;
+    if (filter.bits) return reach(n_, [&](std::size_t row) { return filter.bits[row / 8] >> row % 8 & 1; });
+    if (filter.bytes) return reach(filter.length, [&](std::size_t place) { return filter.bytes[place] != 0; });
+    return true;
   }
 
   nb::object new_array(nb::handle length, nb::handle dtype) const {
@@ -299,8 +345,39 @@ class Searcher {
   nb::object empty_, int64_, float32_;
   std::size_t n_, d_, partitions_;
   const std::int64_t* row_ids_ = nullptr;
+  bool rescores_ = false;
   std::unique_ptr<Search> search_;
 };
+
+std::size_t count_set(Array<const bool, 1> mask, const std::string& isa) {
+  return kernels_named(isa).count_set(reinterpret_cast<const std::uint8_t*>(mask.data()), mask.shape(0));
+}
+
+// Where a mask is true. Few places are meant to be: 64 bytes become a bit each, and the bits that are set are visited.
+void places_set(Array<const bool, 1> mask, Array<std::int64_t, 1> places) {
+  const std::uint8_t* bytes = reinterpret_cast<const std::uint8_t*>(mask.data());
+  const std::size_t length = mask.shape(0), room = places.shape(0);
+  std::size_t count = 0;
+  for (std::size_t first = 0; first < length; first += 64) {
+    std::uint8_t rest[64] = {};
+    if (length - first < 64) std::memcpy(rest, bytes + first, length - first);
+    const std::uint8_t* here = length - first < 64 ? rest : bytes + first;
+    std::uint64_t set = 0;
+    for (int i = 0; i < 8; ++i) {
+      std::uint64_t eight;
+      std::memcpy(&eight, here + 8 * i, 8);
+      // The high bit of each byte that is not 0; a product brings the eight together.
+      constexpr std::uint64_t low = 0x7f7f7f7f7f7f7f7f;
+      const std::uint64_t high = (((eight & low) + low) | eight) & ~low;
+      set |= (high >> 7) * 0x0102040810204080 >> 56 << 8 * i;
+    }
+    for (; set; set &= set - 1) {
+      need(count < room, "places: one for each that is true");
+      places.data()[count++] = static_cast<std::int64_t>(first) + std::countr_zero(set);
+    }
+  }
+  need(count == room, "places: one for each that is true");
+}
 
 // The kernels of the search one by one, for tests and benchmarks.
 
@@ -404,6 +481,10 @@ void score_rows(Array<const float, 1> query, nb::object points, bool distance, A
 }  // namespace
 
 void bind_search(nb::module_& module) {
+  module.def("places_set", &places_set, "mask"_a.noconvert(), "places"_a.noconvert(),
+             "The places where a mask is true, of which there are as many as `places` has room for.");
+  module.def("count_set", &count_set, "mask"_a.noconvert(), nb::kw_only(), "isa"_a = "",
+             "How many elements of a mask are true.");
   module.def("make_tables", &make_tables, "query"_a.noconvert(), "codewords"_a.noconvert(), "firsts"_a.noconvert(),
              "group"_a, "tables"_a.noconvert(), nb::kw_only(), "isa"_a = "",
              "Tables of a query in 8 bits; returns the sum of their lowest entries and the step of their units.");
@@ -437,12 +518,17 @@ void bind_search(nb::module_& module) {
            "Seconds in each stage, points scanned and hits, summed over the queries, one after the other.")
       .def("route", &Searcher::route, "queries"_a.noconvert(), "partitions"_a, "chosen"_a.noconvert(), nb::kw_only(),
            "threads"_a = 1, "The partitions that searches of these queries would look at, each row filled up with -1.")
+      .def("among", &Searcher::among, "queries"_a.noconvert(), "rows"_a.noconvert(), "ids"_a.noconvert(),
+           "scores"_a.noconvert(), nb::kw_only(), "threads"_a = 1,
+           "The k best of some rows, each once, for each query: all of them are scored.")
       .def("answer", &Searcher::answer, "query"_a.none(), "k"_a.none(), "partitions"_a.none(), "candidates"_a.none(),
-           "allowed"_a.none() = nb::none(),
+           "allowed"_a.none() = nb::none(), "mask"_a.none() = nb::none(), "places"_a.none() = nb::none(),
            "New arrays of the ids and scores of one query's k best points, or None where arguments need a closer look.")
       .def("search", &Searcher::search, "queries"_a.noconvert(), "partitions"_a, "candidates"_a, "ids"_a.noconvert(),
-           "scores"_a.noconvert(), nb::kw_only(), "allowed"_a.noconvert().none() = nb::none(), "threads"_a = 1,
-           "The k best points of each query, best first, among those whose bit is set in `allowed`.");
+           "scores"_a.noconvert(), nb::kw_only(), "allowed"_a.noconvert().none() = nb::none(),
+           "mask"_a.noconvert().none() = nb::none(), "places"_a.noconvert().none() = nb::none(), "threads"_a = 1,
+           "The k best points of each query, best first, among those whose bit is set in `allowed`, or whose place in "
+           "`mask` is.");
 }
 
 }  // namespace aniso

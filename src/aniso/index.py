@@ -151,10 +151,11 @@ class Index:
         if threads is not None:
             check_threads(threads)
         plain = store.plain
-        if plain is not None and (where is None or type(where) is Allowed):
+        if plain is not None:
             if where is None:
                 found = plain.answer(queries, k, partitions, candidates, store.live)
             else:
+                where = allowed_by(store, where)
                 found = where.answer(plain, store, queries, k, partitions, candidates)
             if found is not None:
                 return Result(*found)
@@ -171,7 +172,7 @@ class Index:
         >>> bool((index.search(points[:9], where=even).ids % 2 == 0).all())
         True
         """
-        return allowed_by(self._store, where)
+        return allowed_by(self._store, where).kept()
 
     def search_above(self, query: ArrayLike, least: float, *, partitions: int | None = None) -> Result:
         """The points found in the partitions looked at that score at least `least` with one query, best first."""
@@ -330,14 +331,13 @@ class Index:
             ids, scores = np.empty((len(array), 0), np.int64), np.empty((len(array), 0), np.float32)
         elif allowed is not None and allowed.best_exact(k, looked):
             ids, scores = allowed.search_exact(array, k, workers)
-            ids = ids if store.numbers is None else store.numbers[ids]
         else:
             if allowed is not None:
                 looked = allowed.widened(looked)
-            bits = store.live if allowed is None else allowed.bits
+            form = {"allowed": store.live} if allowed is None else allowed.form(len(array))
             ids, scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
             looked, kept = min(looked, len(store.sizes)), min(kept, 2 * store.n)
-            searcher.search(array, looked, kept, ids, scores, allowed=bits, threads=workers)
+            searcher.search(array, looked, kept, ids, scores, threads=workers, **form)
         named = _shown(store, ids if store.names is None else store.names.of(ids))
         return Result(named[0], scores[0]) if single else Result(named, scores)
 

@@ -152,6 +152,15 @@ class Store:
         return rows if self.places is None else rows[np.argsort(self.places[rows], kind="stable")]
 
     @cached_property
+    def ranks(self) -> NDArray[np.int32] | None:
+        """The place of each row in ids, or how many there are where it was removed; None: its number."""
+        if self.in_order:
+            return None
+        ranks = np.full(self.n, self.count, np.int32)
+        ranks[self.rows] = np.arange(self.count, dtype=np.int32)
+        return ranks
+
+    @cached_property
     def entries(self) -> int:
         """How many slots are in use."""
         return int(self.sizes.sum())
@@ -221,7 +230,7 @@ class Store:
         """A state to change, which shares the arrays of this one."""
         self.check_slots()
         other = copy.copy(self)
-        for derived in ("rows", "entries"):
+        for derived in ("rows", "ranks", "entries"):
             other.__dict__.pop(derived, None)
         other._searcher = other.plain = other._lookup = None
         other.settings = {}
