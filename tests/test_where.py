@@ -131,9 +131,6 @@ def test_what_is_set_in_a_mask(mask: list[int], times: int) -> None:
         {"mask": np.ones(2 * N, bool)[::2]},
         {"places": np.zeros(N - 1, np.int32)},
         {"places": np.zeros(N, np.int64)},
-        {"places": np.full(N, N, np.int32)},
-        {"places": np.full(N, -1, np.int32)},
-        {"places": np.full(N, -(2**31), np.int32)},
     ],
     ids=str,
 )
@@ -146,12 +143,17 @@ def test_the_core_checks_masks_and_places(change: dict[str, Any]) -> None:
     with pytest.raises((ValueError, TypeError)):
         search(searcher, QUERIES, 3, 2, 10, **(call | change))
     call |= change
-    try:
-        found = searcher.answer(QUERIES[0], 3, 2, 10, None, call["mask"], call["places"])
-    except ValueError as error:
-        assert "fewer than k" in str(error)
-    else:
-        assert found is None
+    assert searcher.answer(QUERIES[0], 3, 2, 10, None, call["mask"], call["places"]) is None
+
+
+@pytest.mark.parametrize("place", [N, -1, -(2**31), 2**31 - 1])
+def test_places_beyond_the_mask_are_of_points_not_to_be_found(place: int) -> None:
+    searcher = _core.Searcher(**arrays_of(build(POINTS, partitions=P, rounds=1)))
+    mask, places = np.ones(N, bool), np.full(N, place, np.int32)
+    places[[7, 70, 700]] = [5, 3, 4]
+    assert_array_equal(np.sort(search(searcher, QUERIES, 3, 2, 10, mask=mask, places=places)[0]), [[7, 70, 700]] * 70)
+    with pytest.raises(ValueError, match="fewer than k"):
+        search(searcher, QUERIES, 4, 2, 10, mask=mask, places=places)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from aniso.health import describe
 from aniso.ids import IdArray, as_ids, check_unique
 from aniso.progress import Progress, silent
 from aniso.results import Result, search_above
-from aniso.store import Store
+from aniso.store import Closed, Store
 from aniso.survey import exact_rows
 from aniso.tune import (
     Measured,
@@ -101,6 +101,38 @@ class Index:
 
     def __len__(self) -> int:
         return self._store.count
+
+    def __repr__(self) -> str:
+        store = self._store
+        if isinstance(store, Closed):
+            return "<aniso.Index, closed>"
+        encoder = store.encoder
+        return f"<aniso.Index of {store.count} points, {encoder.d} dimensions, {encoder.config.metric}>"
+
+    def __enter__(self) -> Index:
+        self._store.count  # noqa: B018 (an error if it is closed)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the memory and the file; whatever is called afterwards is a ValueError, but for close itself.
+
+        Searches that other threads have begun go on to their end, and hold the memory until then; so does what `allow`
+        made. An index that is not closed gives its memory back once nobody holds it.
+
+        >>> with build(np.eye(3)) as index:
+        ...     index.search([0.0, 1.0, 0.0], k=1).ids.tolist()
+        [1]
+        >>> index
+        <aniso.Index, closed>
+        """
+        with self._lock:
+            if not isinstance(self._store, Closed):
+                path = self._store.path
+                closed: Any = Closed(path if path is not None and os.path.isfile(path) else None)
+                self._store, self._asked = closed, None
 
     @property
     def ids(self) -> NDArray[Any]:
@@ -193,6 +225,7 @@ class Index:
                 raise TypeError(
                     "ids cannot go with an iterator of arrays (add the arrays one by one, each with its ids)"
                 )
+            self._store.count  # noqa: B018 (an error if the index is closed, also where nothing comes)
             for chunk in points:
                 self.add(chunk, progress=progress)
             return
@@ -323,7 +356,7 @@ class Index:
         workers = self._threads if threads is None else check_threads(threads)
         array = as_array(queries, "queries")
         single = array.ndim == 1
-        array = check_vectors(array[None] if single else array, "queries", d=self.d)
+        array = check_vectors(array[None] if single else array, "queries", d=store.encoder.d)
         searcher = store.searcher
         allowed = None if where is None else allowed_by(store, where)
         k = min(k, store.count if allowed is None else allowed.count)

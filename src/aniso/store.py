@@ -22,7 +22,7 @@ from aniso.errors import FormatError, check_vectors
 from aniso.ids import IdArray, Names, missing
 from aniso.layout import BLOCK, huge_empty
 
-__all__ = ["Store"]
+__all__ = ["Closed", "Store"]
 
 # How much longer new arrays are than needed, so that their rows are copied rarely. Blocks run out sooner, because a
 # partition that moves leaves its old ones behind; an index is compacted before they fill this room.
@@ -30,9 +30,22 @@ _ROW_ROOM, _BLOCK_ROOM = 1.5, 3.0
 
 
 class Lookup(dict[Any, int]):
-    """The row of each id, in the state that owns it; a writer hands it on to the next state."""
+    """The row of each id, in the state that owns it; a writer hands it on to the next state.
 
-    owner: Store | None = None
+    The owner is named by its mark: a reference to it would keep a state that nobody uses from going at once.
+    """
+
+    owner: object = None
+
+
+class Closed:
+    """In place of the state of an index that was closed: whatever is asked of it is an error."""
+
+    def __init__(self, path: str | None) -> None:
+        self._how = "build it again, or aniso.open a file that save wrote" if path is None else f"aniso.open({path!r})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ValueError(f"the index is closed; needed: an open one ({self._how})")
 
 
 class Store:
@@ -63,6 +76,7 @@ class Store:
         self.plain: _core.Searcher | None = None  # the searcher, where its answers need nothing more
         self._searcher: _core.Searcher | None = None
         self._lookup: Lookup | None = None
+        self._mark = object()  # stands for this state in its lookup
         self.path: str | None = None  # of the file that the arrays come from
         self._checked = True  # what slots say was looked at; a file is not until its first use
 
@@ -214,14 +228,14 @@ class Store:
         """The rows of ids, -1 where there is none."""
         while True:
             known = self._lookup
-            if known is None or known.owner is not self:
+            if known is None or known.owner is not self._mark:
                 known = Lookup(zip(self.ids_of(self.rows).tolist(), self.rows.tolist(), strict=True))
                 if len(known) < self.count:
                     self._refuse("names_text" if self.names is not None else "numbers", "has an id twice")
-                known.owner = self
+                known.owner = self._mark
                 self._lookup = known
             rows = np.fromiter((known.get(value, -1) for value in ids.tolist()), np.int64, len(ids))
-            if known.owner is self:  # still: no writer took it meanwhile
+            if known.owner is self._mark:  # still: no writer took it meanwhile
                 return rows
 
     # What a writer does to a draft
@@ -233,6 +247,7 @@ class Store:
         for derived in ("rows", "ranks", "entries"):
             other.__dict__.pop(derived, None)
         other._searcher = other.plain = other._lookup = None
+        other._mark = object()
         other.settings = {}
         other.first_blocks, other.sizes, other.room = self.first_blocks.copy(), self.sizes.copy(), self.room.copy()
         return other
@@ -319,14 +334,14 @@ class Store:
     def take_lookup(self, before: Store, removed: IdArray | None, first: int) -> None:
         """Take the lookup of the state before, without some ids, and with those of the rows from first on."""
         known = before._lookup
-        if known is None or known.owner is not before:
+        if known is None or known.owner is not before._mark:
             return
         known.owner = None
         for value in () if removed is None else removed.tolist():
             del known[value]
         rows = np.arange(first, self.n)
         known.update(zip(self.ids_of(rows).tolist(), rows.tolist(), strict=True))
-        known.owner, self._lookup, before._lookup = self, known, None
+        known.owner, self._lookup, before._lookup = self._mark, known, None
 
     def compacted(self) -> Store:
         """The same points in the same order of ids, without removed ones and without gaps between partitions."""
