@@ -353,6 +353,37 @@ std::size_t count_set(Array<const bool, 1> mask, const std::string& isa) {
   return kernels_named(isa).count_set(reinterpret_cast<const std::uint8_t*>(mask.data()), mask.shape(0));
 }
 
+// What is wrong with the rows that slots name, and which row that is: "" where each of n rows stands in 1 to `most`
+// partitions, once in each, and slots that are not in use name a row too. The arrays may hold anything.
+nb::tuple check_slots(std::size_t n, Array<const std::int64_t, 1> first_blocks, Array<const std::int32_t, 1> sizes,
+                      Array<const std::int32_t, 1> slot_rows, int most) {
+  const std::size_t p = sizes.shape(0), slots = slot_rows.shape(0);
+  need(n < std::size_t{1} << 31 && first_blocks.shape(0) == p, "n: below 2^31; first_blocks: one per partition");
+  for (std::size_t s = 0; s < slots; ++s) {
+    const std::int32_t row = slot_rows.data()[s];
+    if (row < 0 || static_cast<std::size_t>(row) >= std::max<std::size_t>(n, 1)) return nb::make_tuple("beyond", row);
+  }
+  struct Seen {
+    std::uint32_t last = 0;  // the number of the last partition that it was seen in, from 1 on
+    std::int32_t count = 0;
+  };
+  std::vector<Seen> seen(std::max<std::size_t>(n, 1));
+  for (std::size_t i = 0; i < p; ++i) {
+    const std::int64_t first = first_blocks.data()[i], size = sizes.data()[i];
+    need(first >= 0 && size >= 0 && first <= static_cast<std::int64_t>(slots / 32) &&
+             size <= static_cast<std::int64_t>(slots) - 32 * first,
+         "a partition runs past the slots");
+    for (std::int64_t s = 32 * first; s < 32 * first + size; ++s) {
+      Seen& here = seen[static_cast<std::size_t>(slot_rows.data()[s])];
+      if (here.last == i + 1 || ++here.count > most) return nb::make_tuple("often", slot_rows.data()[s]);
+      here.last = static_cast<std::uint32_t>(i + 1);
+    }
+  }
+  for (std::size_t row = 0; row < n; ++row)
+    if (!seen[row].count) return nb::make_tuple("missing", row);
+  return nb::make_tuple("", 0);
+}
+
 // Where a mask is true. Few places are meant to be: 64 bytes become a bit each, and the bits that are set are visited.
 void places_set(Array<const bool, 1> mask, Array<std::int64_t, 1> places) {
   const std::uint8_t* bytes = reinterpret_cast<const std::uint8_t*>(mask.data());
@@ -481,6 +512,10 @@ void score_rows(Array<const float, 1> query, nb::object points, bool distance, A
 }  // namespace
 
 void bind_search(nb::module_& module) {
+  module.def(
+      "check_slots", &check_slots, "n"_a, "first_blocks"_a.noconvert(), "sizes"_a.noconvert(),
+      "slot_rows"_a.noconvert(), "most"_a,
+      "What is wrong with the rows that slots name (beyond, often, missing or nothing), and a row of which it is.");
   module.def("places_set", &places_set, "mask"_a.noconvert(), "places"_a.noconvert(),
              "The places where a mask is true, of which there are as many as `places` has room for.");
   module.def("count_set", &count_set, "mask"_a.noconvert(), nb::kw_only(), "isa"_a = "",

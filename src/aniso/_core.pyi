@@ -231,6 +231,15 @@ def count_set(
 ) -> int:
     """How many elements of a mask are true."""
 
+def check_slots(
+    n: int,
+    first_blocks: NDArray[np.int64],  # (p,)
+    sizes: NDArray[np.int32],  # (p,)
+    slot_rows: NDArray[np.int32],  # (blocks * 32,)
+    most: int,
+) -> tuple:  # type: ignore[type-arg]
+    """What is wrong with the rows that slots name (beyond, often, missing or nothing), and a row of which it is."""
+
 def places_set(
     mask: NDArray[np.bool_],
     places: NDArray[np.int64],  # (count_set(mask),) out

@@ -112,21 +112,19 @@ class Store:
             return
         if self.places is not None and self.n and not 0 <= int(self.places.min()) <= int(self.places.max()) < 2**62:
             self._refuse("places", f"runs from {self.places.min()} to {self.places.max()}; needed: 0 to below 2**62")
-        rows, seen = self.slot_rows.reshape(-1), np.zeros(self.n, np.uint8)
-        low, high = int(rows.min(initial=0)), int(rows.max(initial=0))
-        if low < 0 or high >= max(self.n, 1):
-            self._refuse("slot_rows", f"names the row {low if low < 0 else high}; needed: rows below {self.n}")
         if self.n == 0 and self.sizes.any():
             self._refuse("sizes", "has entries; needed: none, as there are no rows")
-        for first, size in zip((self.first_blocks * BLOCK).tolist(), self.sizes.tolist(), strict=True):
-            part = rows[first : first + size]
-            seen[part] = np.minimum(seen[part] + 1, 3)
-        if not seen.all():
-            self._refuse("slot_rows", f"does not name row {seen.argmin()}; needed: each of {self.n} rows in some slot")
         most = 2 if self.encoder.config.spill else 1
-        # A row that is twice in one partition was counted once: then the sum is too small.
-        if seen.max(initial=0) > most or int(seen.sum(dtype=np.int64)) != int(self.sizes.sum(dtype=np.int64)):
-            self._refuse("slot_rows", f"names a row too often; needed: each in at most {most} partitions, once in each")
+        rows = self.slot_rows.reshape(-1)
+        wrong, row = _core.check_slots(self.n, self.first_blocks, self.sizes, rows, most)
+        if wrong == "beyond":
+            self._refuse("slot_rows", f"names the row {row}; needed: rows below {self.n}")
+        if wrong == "missing":
+            self._refuse("slot_rows", f"does not name row {row}; needed: each of {self.n} rows in some slot")
+        if wrong:
+            self._refuse(
+                "slot_rows", f"names row {row} too often; needed: each in at most {most} partitions, once in each"
+            )
         self._checked = True
 
     def _refuse(self, name: str, problem: str) -> NoReturn:
