@@ -76,6 +76,20 @@ CALLS |= {
     "build: recall text": (lambda: aniso.build(POINTS, recall="high"), TypeError, ["'high'"]),  # type: ignore[arg-type]
     "build: threads 0": (lambda: aniso.build(POINTS, threads=0), ValueError, ["threads is 0", "1 to 1024"]),
     "build: seed": (lambda: aniso.build(POINTS, seed=-1), ValueError, ["seed is -1", "at least 0"]),
+    "build: spill text": (lambda: aniso.build(POINTS, spill="a"), TypeError, ["spill is 'a'", "a number"]),
+    "build: threshold None": (lambda: aniso.build(POINTS, threshold=None), TypeError, ["threshold is None"]),
+    "measure_recall points": (lambda: INDEX.measure_recall(Q, points=Q), ValueError, ["4 points", "300", "index.ids"]),
+    "build: memory 9": (
+        lambda: aniso.build(POINTS, memory=9),
+        ValueError,
+        ["9 bytes", "needed: at least", "300 points"],
+    ),
+    "build: memory text": (lambda: aniso.build(POINTS, memory="1 GB"), TypeError, ["'1 GB'"]),  # type: ignore[arg-type]
+    "build: memory and rescore": (
+        lambda: aniso.build(POINTS, memory=10**9, rescore="int8"),
+        TypeError,
+        ["memory=", "rescore="],
+    ),
     "build: no such setting": (lambda: aniso.build(POINTS, leaves=3), TypeError, ["leaves"]),
     "build: too few ids": (lambda: aniso.build(POINTS, ids=[1]), ValueError, ["1 ids", "300 points"]),
     "build: ids twice": (lambda: aniso.build(POINTS, ids=[7] * N), ValueError, ["id 7", "twice"]),

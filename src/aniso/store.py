@@ -10,6 +10,7 @@ Room beyond what is used is reserved, not touched: it takes address space, not m
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -188,6 +189,13 @@ class Store:
             return check_vectors(points, "points")
         except ValueError as error:
             self._refuse("points", f"holds what no point can be: {error}")
+
+    def look_in(self, points: Any) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
+        """What gives the points of rows from an array of all points in the order of ids."""
+        array, ranks = check_vectors(points, "points", d=self.encoder.d), self.ranks
+        if len(array) != self.count:
+            raise ValueError(f"{len(array)} points were given; needed: {self.count}, one for each of index.ids")
+        return lambda rows: array[rows if ranks is None else ranks[rows]]
 
     def ids_of(self, rows: NDArray[np.int64]) -> IdArray:
         """The ids of rows: int64, or objects that are str."""
