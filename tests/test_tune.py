@@ -236,3 +236,10 @@ def test_recall_against_the_points_themselves(rescore: str) -> None:
             index.measure_recall(QUERIES)
     with pytest.raises(ValueError, match="3000 points were given; needed: 2950"):
         index.measure_recall(QUERIES, points=POINTS[:3000])
+
+
+@pytest.mark.parametrize("k", [2, 5, 11, 20])
+def test_the_recall_asked_for_is_reached_between_the_k_that_were_measured(index: aniso.Index, k: int) -> None:
+    truth = aniso.ExactIndex(POINTS, metric="cosine").search(QUERIES, k).ids
+    reached = {target: recall(index.search(QUERIES, k, recall=target).ids, truth) for target in TARGETS}
+    assert all(within(share, target) for target, share in reached.items()), reached
