@@ -155,7 +155,7 @@ class Searcher {
       if (!bits.emplace(allowed, PyBUF_ND | PyBUF_FORMAT).is_vector('B', 1, (n_ + 7) / 8)) return nb::none();
       wish.filter.bits = static_cast<const std::uint8_t*>(bits->view.buf);
     } else if (!mask.is_none()) {
-      const std::size_t least = places.is_none() ? n_ : 0;
+      const std::size_t least = places.is_none() ? n_ : 1;  // an empty one may have no address
       if (!bytes.emplace(mask, PyBUF_ND | PyBUF_FORMAT).is_vector('?', 1, least)) return nb::none();
       wish.filter.bytes = static_cast<const std::uint8_t*>(bytes->view.buf);
       wish.filter.length = static_cast<std::size_t>(bytes->view.shape[0]);
@@ -245,6 +245,7 @@ class Searcher {
       filter.bits = allowed->data();
     } else if (mask) {
       need(places ? places->shape(0) >= n_ : mask->shape(0) >= n_, "mask or places: one for every point");
+      need(mask->shape(0) >= 1, "mask: at least one place");
       filter = {nullptr, reinterpret_cast<const std::uint8_t*>(mask->data()), mask->shape(0), data_or_null(places)};
     }
     const Wish wish = checked(k, partitions, candidates, filter);

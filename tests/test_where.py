@@ -129,6 +129,8 @@ def test_what_is_set_in_a_mask(mask: list[int], times: int) -> None:
         {"mask": np.zeros(N, bool)},
         {"mask": np.ones((1, N), bool)},
         {"mask": np.ones(2 * N, bool)[::2]},
+        {"mask": np.empty(0, bool)},
+        {"mask": np.empty(0, bool), "places": np.zeros(N, np.int32)},
         {"places": np.zeros(N - 1, np.int32)},
         {"places": np.zeros(N, np.int64)},
     ],
@@ -139,7 +141,7 @@ def test_the_core_checks_masks_and_places(change: dict[str, Any]) -> None:
     call: dict[str, Any] = {"mask": np.ones(N, bool), "places": np.arange(N, dtype=np.int32)[::-1].copy()}
     search(searcher, QUERIES, 3, 2, 10, **call)
     if "mask" in change:
-        call["places"] = None
+        call["places"] = change.get("places")
     with pytest.raises((ValueError, TypeError)):
         search(searcher, QUERIES, 3, 2, 10, **(call | change))
     call |= change
