@@ -53,7 +53,7 @@ sanitize: install
 	  -C build-dir=build/sanitized/cmake -C cmake.define.ANISO_SANITIZE=ON -C install.strip=false .
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitized/site \
-	  $(BIN)/python -m pytest -n auto -p no:cacheprovider tests/test_kernels.py tests/test_kernel_additive.py tests/test_kernel_bounds.py tests/test_search_kernels.py tests/test_route.py tests/test_searcher.py tests/test_batches.py tests/test_effort.py tests/test_index.py
+	  $(BIN)/python -m pytest -n auto -p no:cacheprovider tests/test_kernels.py tests/test_kernel_additive.py tests/test_kernel_bounds.py tests/test_search_kernels.py tests/test_route.py tests/test_searcher.py tests/test_where.py tests/test_batches.py tests/test_effort.py tests/test_index.py
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitized/site \
 	  $(BIN)/python tests/fuzz_indexes.py --apart --count 2000

@@ -51,6 +51,7 @@ inline std::size_t thread_count(int threads) {
 
 void bind_route(nb::module_& module);   // bindings_route.cpp
 void bind_search(nb::module_& module);  // bindings_search.cpp
+void bind_stages(nb::module_& module);  // bindings_stages.cpp
 void bind_exact(nb::module_& module);   // bindings_exact.cpp
 void bind_linear(nb::module_& module);  // bindings_linear.cpp
 

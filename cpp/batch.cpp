@@ -29,10 +29,11 @@ std::size_t Search::many(const float* queries, std::size_t count, const Wish& as
   Wish wish = asked;
   wish.candidates = std::max(wish.candidates, wish.k);
   wish.partitions = std::min(std::max<std::size_t>(wish.partitions, 1), view_.routes.p);
-  at.floor.suit(wish.partitions, wish.candidates);
+  Floor& floor = at.floor_for(wish);
+  floor.suit(wish.partitions, wish.candidates);
   // The first few queries go alone, and teach where scores end.
   std::size_t done = 0, least = wish.k;
-  for (; done < count && (wish.allowed || count < 32 || !at.floor.known()); ++done)
+  for (; done < count && (count < 32 || !floor.known()); ++done)
     least = std::min(least, search(queries + done * view_.d, at, wish, ids + done * wish.k, scores + done * wish.k));
   for (const std::size_t step = routed(wish); done < count; done += step)
     least = std::min(least, route_and_scan(at, queries + done * view_.d, std::min(step, count - done), wish,
@@ -82,7 +83,7 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
     Query& query = at.queries[i];
     prepare(queries + turns[i] * view_.d, at, query);
     query.chosen.swap(at.routes[turns[i]]);
-    make_tables(at, query, wish.candidates, true);
+    make_tables(at, query, wish.candidates, &at.floor_for(wish));
     for (const Chosen& chosen : query.chosen) ++at.starts[chosen.partition + 2];
     total += query.chosen.size();
   }
@@ -96,7 +97,7 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
   for (std::size_t first = 0, last; first < total; first = last) {
     for (last = first + 1; last < total && last < first + 4; ++last)
       if (at.pairs[last].partition != at.pairs[first].partition) break;
-    scan_together(at, first, last - first, wish.allowed);
+    scan_together(at, first, last - first, wish.filter);
   }
   for (std::size_t i = 0; i < count; ++i) {
     Query& query = at.queries[i];
@@ -110,11 +111,11 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
 }
 
 // One partition for up to four queries.
-void Search::scan_together(Workspace& at, std::size_t first, std::size_t count, const std::uint8_t* allowed) const {
+void Search::scan_together(Workspace& at, std::size_t first, std::size_t count, const Filter& filter) const {
   const Pair* pairs = at.pairs.data() + first;
   if (count < 3) {
     for (std::size_t i = 0; i < count; ++i)
-      scan(at, at.queries[pairs[i].query], pairs[i].number, pairs[i].number + 1, allowed);
+      scan(at, at.queries[pairs[i].query], pairs[i].number, pairs[i].number + 1, filter);
     return;
   }
   const std::size_t partition = pairs[0].partition;
@@ -134,7 +135,7 @@ void Search::scan_together(Workspace& at, std::size_t first, std::size_t count, 
   kernels_.scan_four(four, static_cast<std::size_t>(view_.first_blocks[partition]),
                      static_cast<std::size_t>(view_.sizes[partition]));
   for (std::size_t i = 0; i < count; ++i)
-    take_hits(at.queries[pairs[i].query], four.hits[i], counts[i], bases[i], allowed);
+    take_hits(at.queries[pairs[i].query], four.hits[i], counts[i], bases[i], filter);
 }
 
 }  // namespace aniso

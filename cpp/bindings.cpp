@@ -263,6 +263,7 @@ NB_MODULE(_core, module) {
              "Weighted sums of rows by group, and the sum of weights of each group.");
   bind_route(module);
   bind_search(module);
+  bind_stages(module);
   bind_exact(module);
   bind_linear(module);
 }

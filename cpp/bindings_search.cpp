@@ -43,6 +43,11 @@ struct Borrowed {
   ~Borrowed() {
     if (held) PyBuffer_Release(&view);
   }
+  // Whether it is one contiguous axis of that type, at least so long.
+  bool is_vector(char type, Py_ssize_t bytes, std::size_t least) const {
+    return held && view.ndim == 1 && view.itemsize == bytes && view.format && view.format[0] == type &&
+           !view.format[1] && static_cast<std::size_t>(view.shape[0]) >= least;
+  }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
 };
@@ -128,33 +133,38 @@ class Searcher {
     set_points(view, points);
     need(!row_ids || row_ids->shape(0) >= n, "row_ids: one per point");
     row_ids_ = data_or_null(row_ids);
+    rescores_ = view.rescore != Rescore::none;
     search_ = std::make_unique<Search>(view, kernels_named(isa));
   }
 
   // One query without a conversion: a tuple of new arrays ids and scores, or None where the caller has to look closer
   // (the query is not one contiguous float32 vector of d finite values, a number is not a plain int within limits,
-  // `allowed` is not a bit for every point or has fewer than k set).
-  nb::object answer(nb::handle query, nb::handle k, nb::handle partitions, nb::handle candidates, nb::handle allowed) {
+  // `allowed` is not a bit and `mask` not a bool for every point, or has fewer than k set).
+  nb::object answer(nb::handle query, nb::handle k, nb::handle partitions, nb::handle candidates, nb::handle allowed,
+                    nb::handle mask, nb::handle places) {
     Wish wish{};
     if (!whole_number(k, n_, wish.k) || !whole_number(partitions, std::size_t{1} << 31, wish.partitions) ||
         !whole_number(candidates, 2 * n_, wish.candidates))
       return nb::none();
     Borrowed from(query, PyBUF_ND | PyBUF_FORMAT);
-    if (!from.held || from.view.ndim != 1 || from.view.shape[0] != static_cast<Py_ssize_t>(d_) ||
-        from.view.itemsize != 4 || from.view.format == nullptr || from.view.format[0] != 'f' ||
-        from.view.format[1] != 0)
-      return nb::none();
+    if (!from.is_vector('f', 4, d_) || from.view.shape[0] != static_cast<Py_ssize_t>(d_)) return nb::none();
     const float* values = static_cast<const float*>(from.view.buf);
     if (!finite(values)) return nb::none();
-    std::optional<Borrowed> bits;
+    std::optional<Borrowed> bits, bytes, numbers;
     if (!allowed.is_none()) {
-      bits.emplace(allowed, PyBUF_ND | PyBUF_FORMAT);
-      if (!bits->held || bits->view.ndim != 1 || bits->view.itemsize != 1 || bits->view.format == nullptr ||
-          bits->view.format[0] != 'B' || static_cast<std::size_t>(bits->view.len) < (n_ + 7) / 8)
-        return nb::none();
-      wish.allowed = static_cast<const std::uint8_t*>(bits->view.buf);
-      if (!enough(wish.allowed, wish.k)) return nb::none();
+      if (!bits.emplace(allowed, PyBUF_ND | PyBUF_FORMAT).is_vector('B', 1, (n_ + 7) / 8)) return nb::none();
+      wish.filter.bits = static_cast<const std::uint8_t*>(bits->view.buf);
+    } else if (!mask.is_none()) {
+      const std::size_t least = places.is_none() ? n_ : 1;  // an empty one may have no address
+      if (!bytes.emplace(mask, PyBUF_ND | PyBUF_FORMAT).is_vector('?', 1, least)) return nb::none();
+      wish.filter.bytes = static_cast<const std::uint8_t*>(bytes->view.buf);
+      wish.filter.length = static_cast<std::size_t>(bytes->view.shape[0]);
+      if (!places.is_none()) {
+        if (!numbers.emplace(places, PyBUF_ND | PyBUF_FORMAT).is_vector('i', 4, n_)) return nb::none();
+        wish.filter.places = static_cast<const std::int32_t*>(numbers->view.buf);
+      }
     }
+    if (!enough(wish)) return nb::none();
     nb::object ids = new_array(k, int64_), scores = new_array(k, float32_);
     Borrowed to_ids(ids, PyBUF_WRITABLE), to_scores(scores, PyBUF_WRITABLE);
     need(to_ids.held && to_scores.held, "numpy.empty gave no memory");
@@ -171,7 +181,7 @@ class Searcher {
 
   nb::dict profile(Array<const float, 2> queries, std::size_t k, std::size_t partitions, std::size_t candidates) {
     need(queries.shape(1) == d_, "queries and index differ in dimensions");
-    const Wish wish = checked(k, partitions, candidates, std::nullopt);
+    const Wish wish = checked(k, partitions, candidates, {});
     std::vector<std::int64_t> ids(k);
     std::vector<float> scores(k);
     Stages stages;
@@ -204,12 +214,41 @@ class Searcher {
     });
   }
 
+  void among(Array<const float, 2> queries, Array<const std::int64_t, 1> rows, Array<std::int64_t, 2> ids,
+             Array<float, 2> scores, int threads) {
+    const std::size_t q = queries.shape(0), k = ids.shape(1), count = rows.shape(0), workers = thread_count(threads);
+    need(rescores_, "the index keeps no points to score");
+    need(queries.shape(1) == d_, "queries and index differ in dimensions");
+    need(ids.shape(0) == q && scores.shape(0) == q && scores.shape(1) == k, "ids and scores: (queries, k)");
+    need(k >= 1 && k <= count && count <= n_, "rows: at least k, at most n");
+    for (std::size_t i = 0; i < count; ++i)
+      need(rows.data()[i] >= 0 && static_cast<std::size_t>(rows.data()[i]) < n_, "rows: 0 to below n");
+    nb::gil_scoped_release release;
+    for (std::size_t i = 0; i < q; ++i) check_query(queries.data() + i * d_, i);
+    spread(q, 16, workers, 0, [&](std::size_t begin, std::size_t end, void*) {
+      search_->among(queries.data() + begin * d_, end - begin, rows.data(), count, k, ids.data() + begin * k,
+                     scores.data() + begin * k);
+      name_rows(ids.data() + begin * k, (end - begin) * k);
+    });
+  }
+
   void search(Array<const float, 2> queries, std::size_t partitions, std::size_t candidates, Array<std::int64_t, 2> ids,
-              Array<float, 2> scores, std::optional<Array<const std::uint8_t, 1>> allowed, int threads) {
+              Array<float, 2> scores, std::optional<Array<const std::uint8_t, 1>> allowed,
+              std::optional<Array<const bool, 1>> mask, std::optional<Array<const std::int32_t, 1>> places,
+              int threads) {
     const std::size_t q = queries.shape(0), k = ids.shape(1);
     need(queries.shape(1) == d_, "queries and index differ in dimensions");
     need(ids.shape(0) == q && scores.shape(0) == q && scores.shape(1) == k, "ids and scores: (queries, k)");
-    const Wish wish = checked(k, partitions, candidates, allowed);
+    Filter filter;
+    if (allowed) {
+      need(allowed->shape(0) >= (n_ + 7) / 8, "allowed: a bit for every point");
+      filter.bits = allowed->data();
+    } else if (mask) {
+      need(places ? places->shape(0) >= n_ : mask->shape(0) >= n_, "mask or places: one for every point");
+      need(mask->shape(0) >= 1, "mask: at least one place");
+      filter = {nullptr, reinterpret_cast<const std::uint8_t*>(mask->data()), mask->shape(0), data_or_null(places)};
+    }
+    const Wish wish = checked(k, partitions, candidates, filter);
     const std::size_t workers = thread_count(threads);
     nb::gil_scoped_release release;
     for (std::size_t i = 0; i < q; ++i) check_query(queries.data() + i * d_, i);
@@ -252,20 +291,26 @@ class Searcher {
     view.row_bytes = width * array.itemsize();
   }
 
-  Wish checked(std::size_t k, std::size_t partitions, std::size_t candidates,
-               const std::optional<Array<const std::uint8_t, 1>>& allowed) const {
+  Wish checked(std::size_t k, std::size_t partitions, std::size_t candidates, const Filter& filter) const {
     need(k >= 1 && k <= n_, "k: 1 to n");
     need(candidates >= 1 && candidates <= 2 * n_, "candidates: 1 to 2 n");
-    need(!allowed || allowed->shape(0) >= (n_ + 7) / 8, "allowed: a bit for every point");
-    need(!allowed || enough(allowed->data(), k), "allowed: at least k points");
-    return {k, partitions, candidates, data_or_null(allowed)};
+    const Wish wish{k, partitions, candidates, filter};
+    need(enough(wish), "allowed: at least k points");
+    return wish;
   }
 
-  // Whether at least k points have their bits set.
-  bool enough(const std::uint8_t* allowed, std::size_t k) const {
-    std::size_t count = 0;
-    for (std::size_t row = 0; row < n_ && count < k; ++row) count += allowed[row / 8] >> row % 8 & 1;
-    return count == k;
+  // Whether the filter leaves k points, as far as that shows without looking at places: if not, the search would look
+  // everywhere before it says so.
+  bool enough(const Wish& wish) const {
+    const auto reach = [&](std::size_t length, auto allows) {
+      std::size_t count = 0;
+      for (std::size_t i = 0; i < length && count < wish.k; ++i) count += allows(i);
+      return count == wish.k;
+    };
+    const Filter& filter = wish.filter;
+    if (filter.bits) return reach(n_, [&](std::size_t row) { return filter.bits[row / 8] >> row % 8 & 1; });
+    if (filter.bytes) return reach(filter.length, [&](std::size_t place) { return filter.bytes[place] != 0; });
+    return true;
   }
 
   nb::object new_array(nb::handle length, nb::handle dtype) const {
@@ -299,126 +344,13 @@ class Searcher {
   nb::object empty_, int64_, float32_;
   std::size_t n_, d_, partitions_;
   const std::int64_t* row_ids_ = nullptr;
+  bool rescores_ = false;
   std::unique_ptr<Search> search_;
 };
-
-// The kernels of the search one by one, for tests and benchmarks.
-
-nb::tuple make_tables(Array<const float, 1> query, Array<const float, 3> codewords, Array<const std::int32_t, 1> firsts,
-                      std::size_t group, Array<std::uint8_t, 2> tables, const std::string& isa) {
-  const std::size_t m = codewords.shape(0), width = codewords.shape(1);
-  need(codewords.shape(2) == 16 && width >= 1, "codewords: (m, width, 16)");
-  need(firsts.shape(0) == m && tables.shape(0) == m && tables.shape(1) == 16, "firsts: (m), tables: (m, 16)");
-  need(group >= 1 && group <= 64, "group: 1 to 64");
-  for (std::size_t i = 0; i < m; ++i)
-    need(firsts.data()[i] >= 0 && static_cast<std::size_t>(firsts.data()[i]) + width <= query.shape(0),
-         "a table reads past the query");
-  std::vector<float> floats(16 * m);
-  float offset, step;
-  kernels_named(isa).make_tables({codewords.data(), firsts.data(), m, width, group}, query.data(), floats.data(),
-                                 tables.data(), &offset, &step);
-  return nb::make_tuple(offset, step);
-}
-
-void score_centroids(Array<const std::uint8_t, 1> query, Array<const std::int8_t, 4> centroids,
-                     Array<const std::int32_t, 1> sums, Array<const std::uint32_t, 1> list,
-                     Array<std::int32_t, 1> scores, const std::string& isa) {
-  const std::size_t blocks = centroids.shape(0), d4 = centroids.shape(1) * 4;
-  need(centroids.shape(2) == 8 && centroids.shape(3) == 4 && d4 % 8 == 0, "centroids: (blocks, d4 / 4, 8, 4)");
-  need(query.shape(0) == d4, "query: d4 bytes");
-  need(sums.shape(0) == 8 * blocks && scores.shape(0) == 8 * list.shape(0), "sums and scores: 8 per block");
-  for (std::size_t i = 0; i < list.shape(0); ++i) need(list.data()[i] < blocks, "list: numbers of blocks");
-  for (std::size_t j = 0; j < d4; ++j) need(query.data()[j] < 128, "query bytes: 0 to 127");
-  for (std::size_t i = 0; i < centroids.size(); ++i)
-    need(centroids.data()[i] >= -63 && centroids.data()[i] <= 63, "centroid bytes: -63 to 63");
-  kernels_named(isa).score_centroids({centroids.data(), sums.data(), blocks, d4}, query.data(), list.data(),
-                                     list.shape(0), scores.data());
-}
-
-std::size_t scan(Array<const std::uint8_t, 3> codes, Array<const std::uint8_t, 2> tables, std::size_t group,
-                 std::size_t first_block, std::size_t points, std::uint32_t least, Array<std::uint32_t, 2> hits,
-                 const std::string& isa) {
-  static_assert(sizeof(Hit) == 2 * sizeof(std::uint32_t));
-  const std::size_t rows = codes.shape(1);
-  need(codes.shape(2) == 32, "codes: (blocks, rows, 32)");
-  need(tables.shape(0) == 2 * rows && tables.shape(1) == 16, "tables: (2 rows, 16)");
-  need(group >= 2 && group % 2 == 0, "group: an even number of subspaces");
-  need(first_block <= codes.shape(0) && points <= 32 * (codes.shape(0) - first_block), "points run past the blocks");
-  need(hits.shape(0) >= points && hits.shape(1) == 2, "hits: (points, 2)");
-  return kernels_named(isa).scan({codes.data(), tables.data(), rows, group / 2}, first_block, points, least,
-                                 reinterpret_cast<Hit*>(hits.data()), codes.data(), codes.data());
-}
-
-nb::tuple scan_four(Array<const std::uint8_t, 3> codes, Array<const std::uint8_t, 3> tables, std::size_t group,
-                    std::size_t first_block, std::size_t points, Array<const std::uint32_t, 1> least,
-                    Array<std::uint32_t, 3> hits, const std::string& isa) {
-  const std::size_t rows = codes.shape(1);
-  need(codes.shape(2) == 32, "codes: (blocks, rows, 32)");
-  need(tables.shape(0) == 4 && tables.shape(1) == 2 * rows && tables.shape(2) == 16, "tables: (4, 2 rows, 16)");
-  need(group >= 2 && group % 2 == 0, "group: an even number of subspaces");
-  need(first_block <= codes.shape(0) && points <= 32 * (codes.shape(0) - first_block), "points run past the blocks");
-  need(least.shape(0) == 4, "least: (4)");
-  need(hits.shape(0) == 4 && hits.shape(1) >= points && hits.shape(2) == 2, "hits: (4, points, 2)");
-  std::size_t counts[4];
-  ScanFour four{codes.data(), {}, rows, group / 2, {}, {}, {}};
-  for (std::size_t i = 0; i < 4; ++i) {
-    four.tables[i] = tables.data() + i * 32 * rows;
-    four.least[i] = least.data()[i];
-    four.hits[i] = reinterpret_cast<Hit*>(hits.data() + i * hits.shape(1) * 2);
-    four.counts[i] = counts + i;
-  }
-  kernels_named(isa).scan_four(four, first_block, points);
-  return nb::make_tuple(counts[0], counts[1], counts[2], counts[3]);
-}
-
-void score_rows(Array<const float, 1> query, nb::object points, bool distance, Array<float, 1> out,
-                const std::string& isa) {
-  const Kernels& kernels = kernels_named(isa);
-  auto array = nb::cast<nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>>(points);
-  const std::size_t n = array.shape(0), d = array.shape(1);
-  need(query.shape(0) == d && out.shape(0) == n, "query: (d), out: (n)");
-  const float* q = query.data();
-  if (array.dtype() == nb::dtype<float>()) {
-    const float* x = static_cast<const float*>(array.data());
-    for (std::size_t i = 0; i < n; ++i)
-      out.data()[i] = distance ? kernels.distance_f32(x + i * d, q, d) : kernels.dot_f32(x + i * d, q, d);
-  } else if (array.dtype() == nb::dtype<std::uint16_t>()) {
-    const std::uint16_t* x = static_cast<const std::uint16_t*>(array.data());
-    for (std::size_t i = 0; i < n; ++i)
-      out.data()[i] = distance ? kernels.distance_f16(x + i * d, q, d) : kernels.dot_f16(x + i * d, q, d);
-  } else if (array.dtype() == nb::dtype<std::int8_t>()) {
-    need(!distance, "int8 rows: inner products only");
-    need(d <= 4096, "int8 rows: up to 4096 dimensions");
-    const std::int8_t* x = static_cast<const std::int8_t*>(array.data());
-    std::vector<std::int16_t> words(d);
-    for (std::size_t j = 0; j < d; ++j) {
-      need(q[j] >= -4096 && q[j] <= 4096 && q[j] == std::floor(q[j]), "int8 rows: a query of whole numbers to 4096");
-      words[j] = static_cast<std::int16_t>(q[j]);
-    }
-    for (std::size_t i = 0; i < n; ++i) out.data()[i] = static_cast<float>(kernels.dot_i8(x + i * d, words.data(), d));
-  } else {
-    throw std::invalid_argument("points: float32, uint16 (the bits of float16) or int8");
-  }
-}
 
 }  // namespace
 
 void bind_search(nb::module_& module) {
-  module.def("make_tables", &make_tables, "query"_a.noconvert(), "codewords"_a.noconvert(), "firsts"_a.noconvert(),
-             "group"_a, "tables"_a.noconvert(), nb::kw_only(), "isa"_a = "",
-             "Tables of a query in 8 bits; returns the sum of their lowest entries and the step of their units.");
-  module.def("score_centroids", &score_centroids, "query"_a.noconvert(), "centroids"_a.noconvert(),
-             "sums"_a.noconvert(), "list"_a.noconvert(), "scores"_a.noconvert(), nb::kw_only(), "isa"_a = "",
-             "Integer inner products of a query in bytes with the packed centroids of some blocks.");
-  module.def("scan", &scan, "codes"_a.noconvert(), "tables"_a.noconvert(), "group"_a, "first_block"_a, "points"_a,
-             "least"_a, "hits"_a.noconvert(), nb::kw_only(), "isa"_a = "",
-             "Slots and sums of the points whose table entries add up to at least `least`; returns how many.");
-  module.def("scan_four", &scan_four, "codes"_a.noconvert(), "tables"_a.noconvert(), "group"_a, "first_block"_a,
-             "points"_a, "least"_a.noconvert(), "hits"_a.noconvert(), nb::kw_only(), "isa"_a = "",
-             "The same for four queries at once; returns how many hits each has.");
-  module.def("score_rows", &score_rows, "query"_a.noconvert(), "points"_a.noconvert(), "distance"_a,
-             "out"_a.noconvert(), nb::kw_only(), "isa"_a = "",
-             "Inner products or squared distances of a query and rows, as rescoring computes them.");
   nb::class_<Searcher>(module, "Searcher", "A borrowed view of an index's arrays that answers queries.")
       .def(nb::init<std::size_t, std::size_t, bool, bool, std::optional<Array<const float, 1>>,
                     Array<const std::int8_t, 4>, Array<const std::int32_t, 1>, Array<const float, 2>,
@@ -437,12 +369,17 @@ void bind_search(nb::module_& module) {
            "Seconds in each stage, points scanned and hits, summed over the queries, one after the other.")
       .def("route", &Searcher::route, "queries"_a.noconvert(), "partitions"_a, "chosen"_a.noconvert(), nb::kw_only(),
            "threads"_a = 1, "The partitions that searches of these queries would look at, each row filled up with -1.")
+      .def("among", &Searcher::among, "queries"_a.noconvert(), "rows"_a.noconvert(), "ids"_a.noconvert(),
+           "scores"_a.noconvert(), nb::kw_only(), "threads"_a = 1,
+           "The k best of some rows, each once, for each query: all of them are scored.")
       .def("answer", &Searcher::answer, "query"_a.none(), "k"_a.none(), "partitions"_a.none(), "candidates"_a.none(),
-           "allowed"_a.none() = nb::none(),
+           "allowed"_a.none() = nb::none(), "mask"_a.none() = nb::none(), "places"_a.none() = nb::none(),
            "New arrays of the ids and scores of one query's k best points, or None where arguments need a closer look.")
       .def("search", &Searcher::search, "queries"_a.noconvert(), "partitions"_a, "candidates"_a, "ids"_a.noconvert(),
-           "scores"_a.noconvert(), nb::kw_only(), "allowed"_a.noconvert().none() = nb::none(), "threads"_a = 1,
-           "The k best points of each query, best first, among those whose bit is set in `allowed`.");
+           "scores"_a.noconvert(), nb::kw_only(), "allowed"_a.noconvert().none() = nb::none(),
+           "mask"_a.noconvert().none() = nb::none(), "places"_a.noconvert().none() = nb::none(), "threads"_a = 1,
+           "The k best points of each query, best first, among those whose bit is set in `allowed`, or whose place in "
+           "`mask` is.");
 }
 
 }  // namespace aniso

@@ -87,4 +87,37 @@ class Candidates {
   std::size_t size_ = 0;
 };
 
+// The best keys of many, of which all are seen.
+class Best {
+ public:
+  void start(std::size_t keep) {
+    keep_ = keep;
+    least_ = 0;
+    keys_.clear();
+    room_ = 2 * keep + 64;
+  }
+
+  void add(std::uint64_t key) {
+    if (key < least_) return;
+    keys_.push_back(key);
+    if (keys_.size() < room_) return;
+    const auto last = keys_.begin() + static_cast<std::ptrdiff_t>(keep_) - 1;
+    std::nth_element(keys_.begin(), last, keys_.end(), std::greater<>());
+    least_ = *last;
+    keys_.resize(keep_);
+  }
+
+  // The best, best first: `keep`, or as many as there were.
+  const std::vector<std::uint64_t>& sorted() {
+    std::sort(keys_.begin(), keys_.end(), std::greater<>());
+    if (keys_.size() > keep_) keys_.resize(keep_);
+    return keys_;
+  }
+
+ private:
+  std::size_t keep_ = 1, room_ = 0;
+  std::uint64_t least_ = 0;
+  std::vector<std::uint64_t> keys_;
+};
+
 }  // namespace aniso

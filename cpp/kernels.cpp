@@ -4,6 +4,7 @@
 
 #include "additive.h"
 #include "assign.h"
+#include "count.h"
 #include "dot.h"
 #include "encode.h"
 #include "exact.h"
@@ -42,6 +43,7 @@ const Kernels kernels = {
     sum_squares,
     select_at_least,
     select_not_below,
+    count_set,
 };
 
 }  // namespace aniso::ANISO_ISA

@@ -185,6 +185,8 @@ struct Kernels {
   // the numbers i < count where not scores[i] < least, in order, fast where they are many; returns how many there are.
   // Out has room for count + 8 numbers.
   std::size_t (*select_not_below)(const float* scores, std::size_t count, float least, std::uint32_t* out);
+  // how many bytes are not 0
+  std::size_t (*count_set)(const std::uint8_t* bytes, std::size_t length);
 };
 
 // The instruction sets this machine can run, best first; dispatch.cpp.

@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t block = 32;
 constexpr std::size_t early = 128;           // points scanned before the threshold is first looked at
 constexpr std::size_t partitions_ahead = 2;  // how far ahead of the scan codes are brought into the cache
+constexpr std::size_t rows_together = 16;    // rows scored together with all queries of a few
 constexpr double furthest = 1 << 30;         // integer scores of centroids stay within this
 
 void prefetch_bytes(const void* from, std::size_t bytes) {
@@ -111,7 +112,7 @@ void Search::prefetch_codes(const Query& query, std::size_t number, std::size_t 
   if (bytes > without) prefetch_bytes(codes_of(partition) + without, bytes - without);
 }
 
-void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, bool with_floor) const {
+void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, const Floor* floor) const {
   float offset, step;
   kernels_.make_tables(view_.tables, query.shifted.data(), at.table_floats.data(), query.tables.data(), &offset, &step);
   // Candidate scores are integers in units of the tables' step, relative to the centroid of the first partition.
@@ -119,13 +120,13 @@ void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, bo
   query.zero = (query.chosen.empty() ? 0.0 : static_cast<double>(query.chosen[0].base)) + static_cast<double>(offset);
   query.step = step;
   query.inverse_step = 1.0 / query.step;
-  std::int64_t floor = Candidates::none;
-  if (with_floor && at.floor.known() && !query.chosen.empty()) {
-    const double score = level(query) + static_cast<double>(at.floor.guess() * query.length);
+  std::int64_t least = Candidates::none;
+  if (floor && floor->known() && !query.chosen.empty()) {
+    const double score = level(query) + static_cast<double>(floor->guess() * query.length);
     const double units = (score - query.zero) * query.inverse_step;
-    if (std::isfinite(units)) floor = static_cast<std::int64_t>(std::clamp(units, -furthest, furthest));
+    if (std::isfinite(units)) least = static_cast<std::int64_t>(std::clamp(units, -furthest, furthest));
   }
-  query.candidates.start(candidates, static_cast<std::int64_t>(255 * groups), floor);
+  query.candidates.start(candidates, static_cast<std::int64_t>(255 * groups), least);
   at.end(&Stages::tables);
 }
 
@@ -138,14 +139,15 @@ double Search::level(const Query& query) const {
 }
 
 // Called with candidates that `finish` has left.
-void Search::learn_floor(Workspace& at, const Query& query) const {
+void Search::learn_floor(Floor& floor, const Query& query, std::size_t candidates) const {
   const std::uint64_t* keys = query.candidates.keys();
   const std::size_t count = query.candidates.size();
-  if (!count || !(query.length > 0)) return;
+  if (count < candidates) return floor.forget();
+  if (!(query.length > 0)) return;
   const std::int64_t least = Candidates::integer_score(*std::min_element(keys, keys + count));
   const double score = query.zero + static_cast<double>(least) * query.step;
   const float value = static_cast<float>(score - level(query)) / query.length;
-  if (std::isfinite(value) && std::isfinite(query.length)) at.floor.learn(value);
+  if (std::isfinite(value) && std::isfinite(query.length)) floor.learn(value);
 }
 
 std::int64_t Search::units(const Query& query, float base) const {
@@ -155,23 +157,34 @@ std::int64_t Search::units(const Query& query, float base) const {
                            : -static_cast<std::int64_t>(furthest);
 }
 
-void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base,
-                       const std::uint8_t* allowed) const {
-  if (allowed) {
+// Leaves the hits that may be found, in their order; returns how many. Only what passes the threshold of a scan is ever
+// looked up, so that a filter costs little however large it is.
+std::size_t Search::sift(Hit* hits, std::size_t count, const Filter& filter) const {
+  const auto keep = [&](auto allows) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t row = static_cast<std::uint32_t>(view_.slot_rows[hits[i].slot]);
+      const bool stays = allows(static_cast<std::uint32_t>(view_.slot_rows[hits[i].slot]));
       hits[kept] = hits[i];
-      kept += allowed[row / 8] >> row % 8 & 1;
+      kept += stays;
     }
-    count = kept;
-  }
+    return kept;
+  };
+  if (filter.bits) return keep([&](std::uint32_t row) { return filter.bits[row / 8] >> row % 8 & 1; });
+  if (!filter.places) return keep([&](std::uint32_t row) { return filter.bytes[row] != 0; });
+  return keep([&](std::uint32_t row) {
+    const std::size_t place = static_cast<std::uint32_t>(filter.places[row]);
+    return place < filter.length && filter.bytes[place];
+  });
+}
+
+void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const Filter& filter) const {
+  if (filter) count = sift(hits, count, filter);
   for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(view_.slot_rows + hits[i].slot);  // for `rescore`
   query.candidates.add(hits, count, base);
 }
 
 // Scans the partitions first .. last - 1 of those chosen.
-void Search::scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const std::uint8_t* allowed) const {
+void Search::scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const Filter& filter) const {
   const Scan scan{view_.codes, query.tables.data(), view_.rows, view_.group_rows};
   for (std::size_t i = first; i < last; ++i) {
     const std::uint32_t partition = query.chosen[i].partition;
@@ -190,7 +203,7 @@ void Search::scan(Workspace& at, Query& query, std::size_t first, std::size_t la
       const std::int64_t least = std::clamp<std::int64_t>(query.candidates.threshold() - base, 0, 1 << 20);
       const std::size_t hits =
           kernels_.scan(scan, at_block, points, static_cast<std::uint32_t>(least), at.hits.data(), ahead, ahead_last);
-      take_hits(query, at.hits.data(), hits, base, allowed);
+      take_hits(query, at.hits.data(), hits, base, filter);
       if (at.stages) at.stages->hits += static_cast<double>(hits);
       at_block += points / block;
       ahead += points * view_.rows;
@@ -276,14 +289,16 @@ std::size_t Search::search(const float* from, Workspace& at, Wish wish, std::int
   prepare(from, at, query);
   wish.candidates = std::max(wish.candidates, wish.k);
   wish.partitions = std::min(std::max<std::size_t>(wish.partitions, 1), all);
-  at.floor.suit(wish.partitions, wish.candidates);
+  Floor& floor = at.floor_for(wish);
+  floor.suit(wish.partitions, wish.candidates);
+  const std::size_t asked = wish.candidates;
   for (bool guessing = true;; guessing = false) {
     choose_partitions(at, query, wish.partitions);
-    make_tables(at, query, wish.candidates, guessing && !wish.allowed);
-    scan(at, query, 0, query.chosen.size(), wish.allowed);
+    make_tables(at, query, wish.candidates, guessing ? &floor : nullptr);
+    scan(at, query, 0, query.chosen.size(), wish.filter);
     if (!query.candidates.low_enough()) continue;
     query.candidates.finish();
-    if (guessing && !wish.allowed) learn_floor(at, query);
+    if (wish.candidates == asked) learn_floor(floor, query, wish.candidates);
     const std::size_t count = rescore(query, wish.k, ids, scores);
     at.end(&Stages::rescore);
     if (count >= wish.k || (wish.partitions == all && wish.candidates >= 2 * view_.n)) return count;
@@ -299,6 +314,37 @@ std::size_t Search::one(const float* query, const Wish& wish, std::int64_t* ids,
   const std::size_t count = search(query, *workspace, wish, ids, scores);
   give_back(std::move(workspace));
   return count;
+}
+
+void Search::among(const float* queries, std::size_t count, const std::int64_t* rows, std::size_t row_count,
+                   std::size_t k, std::int64_t* ids, float* scores) {
+  std::unique_ptr<Workspace> workspace = borrow();
+  Workspace& at = *workspace;
+  at.stages = nullptr;
+  while (at.queries.size() < count) fit(at.queries.emplace_back());
+  at.best.resize(std::max(at.best.size(), count));
+  for (std::size_t q = 0; q < count; ++q) {
+    prepare(queries + q * view_.d, at, at.queries[q]);
+    at.best[q].start(k);
+  }
+  // A few rows at a time, which stay in the cache for all queries; meanwhile the next come.
+  const char* points = static_cast<const char*>(view_.points);
+  for (std::size_t first = 0; first < row_count; first += rows_together) {
+    const std::size_t last = std::min(first + rows_together, row_count);
+    for (std::size_t q = 0; q < count; ++q)
+      for (std::size_t i = first; i < last; ++i) {
+        if (q == 0 && i + rows_together < row_count)
+          prefetch_bytes(points + static_cast<std::size_t>(rows[i + rows_together]) * view_.row_bytes, view_.row_bytes);
+        const std::uint32_t row = static_cast<std::uint32_t>(rows[i]);
+        at.best[q].add(key_of(sortable(score_row(at.queries[q], row, 0)), row));
+      }
+  }
+  for (std::size_t q = 0; q < count; ++q)
+    for (const std::uint64_t key : at.best[q].sorted()) {
+      *ids++ = number_of(key);
+      *scores++ = from_sortable(score_of(key));
+    }
+  give_back(std::move(workspace));
 }
 
 std::size_t Search::route(const float* query, std::size_t partitions, std::int32_t* chosen) {

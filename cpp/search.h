@@ -35,10 +35,19 @@ struct View {
   std::size_t row_bytes;  // from one row to the next
 };
 
+// The points that may be found, by a bit or by a byte for each: whichever is not null; all where both are.
+struct Filter {
+  const std::uint8_t* bits = nullptr;    // bit row % 8 of byte row / 8
+  const std::uint8_t* bytes = nullptr;   // 0 or not, for each place
+  std::size_t length = 0;                // of bytes; places from there on are not to be found
+  const std::int32_t* places = nullptr;  // the place of each row; null: its number
+  explicit operator bool() const { return bits || bytes; }
+};
+
 // What a search is asked for.
 struct Wish {
   std::size_t k, partitions, candidates;
-  const std::uint8_t* allowed = nullptr;  // bit row % 8 of byte row / 8: points that may be found; null: all
+  Filter filter;
 };
 
 // Seconds spent in each stage of searches.
@@ -73,6 +82,8 @@ class Floor {
     spread_ += ((seen_ > 1 ? off : 0) - spread_) * share;
     mean_ += (value - mean_) * share;
   }
+  // There was no last candidate, as fewer were found than asked for.
+  void forget() { seen_ = 0; }
   // Another number of partitions or candidates: what was learnt no longer holds.
   void suit(std::size_t partitions, std::size_t candidates) {
     if (partitions == partitions_ && candidates == candidates_) return;
@@ -98,7 +109,7 @@ struct Workspace {
   std::vector<float> table_floats;
   std::vector<Hit> hits;
   Query query;
-  Floor floor;
+  Floor floor, filtered_floor;  // of searches among all points, and among some
   Stages* stages = nullptr;
   std::chrono::steady_clock::time_point last;
   // For batches:
@@ -106,6 +117,9 @@ struct Workspace {
   std::vector<std::vector<Chosen>> routes;  // of each query
   std::vector<std::uint32_t> turns, starts;
   std::vector<Pair> pairs;
+  std::vector<Best> best;  // of each query, for `among`
+
+  Floor& floor_for(const Wish& wish) { return wish.filter ? filtered_floor : floor; }
 
   // Ends a stage: adds the time since the last one ended.
   void end(double Stages::* stage) {
@@ -130,6 +144,11 @@ class Search {
   // the least number of points that a query found.
   std::size_t many(const float* queries, std::size_t count, const Wish& wish, std::int64_t* ids, float* scores);
 
+  // The k best of some rows for each of a few queries, scored as `one` scores its candidates: best first, equals by
+  // row.
+  void among(const float* queries, std::size_t count, const std::int64_t* rows, std::size_t row_count, std::size_t k,
+             std::int64_t* ids, float* scores);
+
   // The partitions with points that a search would look at, the nearest few first; returns how many. There is room for
   // all there are.
   std::size_t route(const float* query, std::size_t partitions, std::int32_t* chosen);
@@ -140,20 +159,21 @@ class Search {
   void fit(Query& query) const;
   void prepare(const float* from, Workspace& at, Query& query) const;
   void choose_partitions(Workspace& at, Query& query, std::size_t count) const;
-  void make_tables(Workspace& at, Query& query, std::size_t candidates, bool with_floor) const;
+  void make_tables(Workspace& at, Query& query, std::size_t candidates, const Floor* floor) const;
   double level(const Query& query) const;
-  void learn_floor(Workspace& at, const Query& query) const;
+  void learn_floor(Floor& floor, const Query& query, std::size_t candidates) const;
   std::int64_t units(const Query& query, float base) const;
   std::size_t code_bytes(std::uint32_t partition) const;
   const std::uint8_t* codes_of(std::uint32_t partition) const;
   void prefetch_codes(const Query& query, std::size_t number, std::size_t without) const;
-  void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const std::uint8_t* allowed) const;
-  void scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const std::uint8_t* allowed) const;
+  std::size_t sift(Hit* hits, std::size_t count, const Filter& filter) const;
+  void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const Filter& filter) const;
+  void scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const Filter& filter) const;
   std::size_t route_and_scan(Workspace& at, const float* queries, std::size_t count, const Wish& wish,
                              std::int64_t* ids, float* scores) const;
   std::size_t scan_chunk(Workspace& at, const float* queries, const std::uint32_t* turns, std::size_t count,
                          const Wish& wish, std::int64_t* ids, float* scores) const;
-  void scan_together(Workspace& at, std::size_t first, std::size_t count, const std::uint8_t* allowed) const;
+  void scan_together(Workspace& at, std::size_t first, std::size_t count, const Filter& filter) const;
   float score_row(const Query& query, std::uint32_t row, std::int64_t estimate) const;
   std::size_t rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const;
   std::size_t search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores) const;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ Q = POINTS[:4]
 IDS = np.arange(N) + 10
 INDEX = aniso.build(POINTS, metric="l2", partitions=8, ids=IDS)
 BEFORE = INDEX.search(Q, 5, partitions=8, candidates=600)
+CLOSED = aniso.build(POINTS, ids=IDS)
+FILTER = CLOSED.allow(IDS[:9])
+CLOSED.close()
 
 
 def spoiled(value: float, dtype: Any = np.float32) -> np.ndarray:
@@ -72,6 +76,20 @@ CALLS |= {
     "build: recall text": (lambda: aniso.build(POINTS, recall="high"), TypeError, ["'high'"]),  # type: ignore[arg-type]
     "build: threads 0": (lambda: aniso.build(POINTS, threads=0), ValueError, ["threads is 0", "1 to 1024"]),
     "build: seed": (lambda: aniso.build(POINTS, seed=-1), ValueError, ["seed is -1", "at least 0"]),
+    "build: spill text": (lambda: aniso.build(POINTS, spill="a"), TypeError, ["spill is 'a'", "a number"]),
+    "build: threshold None": (lambda: aniso.build(POINTS, threshold=None), TypeError, ["threshold is None"]),
+    "measure_recall points": (lambda: INDEX.measure_recall(Q, points=Q), ValueError, ["4 points", "300", "index.ids"]),
+    "build: memory 9": (
+        lambda: aniso.build(POINTS, memory=9),
+        ValueError,
+        ["9 bytes", "needed: at least", "300 points"],
+    ),
+    "build: memory text": (lambda: aniso.build(POINTS, memory="1 GB"), TypeError, ["'1 GB'"]),  # type: ignore[arg-type]
+    "build: memory and rescore": (
+        lambda: aniso.build(POINTS, memory=10**9, rescore="int8"),
+        TypeError,
+        ["memory=", "rescore="],
+    ),
     "build: no such setting": (lambda: aniso.build(POINTS, leaves=3), TypeError, ["leaves"]),
     "build: too few ids": (lambda: aniso.build(POINTS, ids=[1]), ValueError, ["1 ids", "300 points"]),
     "build: ids twice": (lambda: aniso.build(POINTS, ids=[7] * N), ValueError, ["id 7", "twice"]),
@@ -131,6 +149,41 @@ CALLS |= {
     "measure_recall dimensions": (lambda: INDEX.measure_recall(np.ones((2, 3))), ValueError, ["3 dimensions", "6"]),
     "measure_recall nothing": (lambda: INDEX.measure_recall(Q[:0]), ValueError, ["0 rows", "at least 1"]),
 }
+AFTER_CLOSING: dict[str, Call] = {
+    "search": lambda: CLOSED.search(Q),
+    "search one": lambda: CLOSED.search(Q[0], partitions=1, candidates=9),
+    "search where": lambda: CLOSED.search(Q[0], where=np.ones(N, bool)),
+    "search with a filter": lambda: CLOSED.search(Q[0], where=FILTER),
+    "search_above": lambda: CLOSED.search_above(Q[0], 0.5),
+    "allow": lambda: CLOSED.allow(IDS[:3]),
+    "allow a filter": lambda: CLOSED.allow(FILTER),
+    "add": lambda: CLOSED.add(Q, [1, 2, 3, 4]),
+    "add an iterator": lambda: CLOSED.add(iter([])),
+    "remove": lambda: CLOSED.remove([10]),
+    "update": lambda: CLOSED.update(Q[:1], [10]),
+    "tune": lambda: aniso.tune(CLOSED),
+    "measure_recall": lambda: CLOSED.measure_recall(Q),
+    "info": lambda: CLOSED.info(),
+    "rebalance": lambda: CLOSED.rebalance(),
+    "compact": lambda: CLOSED.compact(),
+    "save": lambda: CLOSED.save("closed.aniso"),
+    "pickle": lambda: pickle.dumps(CLOSED),
+    "contains": lambda: CLOSED.contains([10]),
+    "points": lambda: CLOSED.points([10]),
+    "ids": lambda: CLOSED.ids,
+    "n": lambda: CLOSED.n,
+    "d": lambda: CLOSED.d,
+    "len": lambda: len(CLOSED),
+    "config": lambda: CLOSED.config,
+    "with": lambda: CLOSED.__enter__(),
+}
+for _name, _call in AFTER_CLOSING.items():
+    CALLS[f"closed index: {_name}"] = (_call, ValueError, ["the index is closed", "aniso.open"])
+
+
+def test_the_table_of_a_closed_index_is_whole() -> None:
+    public = {name for name in dir(aniso.Index) if not name.startswith("_")} - {"close", "train"}
+    assert public <= set(AFTER_CLOSING)
 
 
 def test_there_are_enough() -> None:

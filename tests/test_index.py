@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -270,3 +271,36 @@ def test_recall_on_glove(data_file: Any) -> None:
     truth = ExactIndex(points, metric="cosine").search(queries, 10).ids
     index = build(points, metric="cosine", rescore="float16")
     assert recall(index.search(queries, 10, partitions=24, candidates=80).ids, truth) > 0.9
+
+
+def test_settings_are_the_same_however_they_are_written(tmp_path: Path) -> None:
+    forms: list[dict[str, Any]] = [
+        {"spill": 0, "threshold": 0, "partitions": 8, "seed": 3, "rounds": 1},
+        {"spill": 0.0, "threshold": -0.0, "partitions": np.int64(8), "seed": np.uint8(3), "rounds": np.int32(1)},
+        {"spill": np.float32(0), "threshold": np.float64(0), "partitions": 8, "seed": 3, "rounds": 1},
+    ]
+    for number, settings in enumerate(forms):
+        build(clustered(300, 4), **settings).save(tmp_path / str(number))
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(3)}) == 1
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("n", "d"), [(3000, 20), (1500, 100), (300, 7), (1, 1)])
+def test_memory_is_kept_to(metric: str, n: int, d: int, tmp_path: Path) -> None:
+    points, ids = clustered(n, d), np.arange(n)[::-1] + 7
+    plain = build(points, metric=metric, ids=ids)
+    plain.save(tmp_path / "plain")
+    seen = set()
+    for memory in np.linspace(n * (d // 4 + 8), 2 * (tmp_path / "plain").stat().st_size, 15).astype(int):
+        try:
+            index = build(points, metric=metric, ids=ids, memory=memory, recall=None)
+        except ValueError as error:
+            seen.add(str(error).partition("needed")[1])
+            continue
+        index.save(tmp_path / "a")
+        assert index.info()["bytes"] <= memory
+        assert (tmp_path / "a").stat().st_size <= memory + 4096  # the header
+        seen.add(index.config.rescore)
+    assert {"needed", "float32"} <= seen
+    if n > 1000:
+        assert {"float16", "int8"} <= seen

@@ -288,6 +288,39 @@ def test_a_slot_in_use_must_name_a_point(row: int) -> None:
         _core.Searcher(**(given | {"slot_rows": slots}))
 
 
+def test_the_slots_of_a_file_are_checked() -> None:
+    given = arrays()
+    sizes, firsts = given["sizes"], given["first_blocks"]
+    rows = given["slot_rows"][: 32 * int((firsts + -(-sizes // 32)).max())]  # the room beyond holds anything
+    assert _core.check_slots(N, firsts, sizes, rows, 2) == ("", 0)
+    assert _core.check_slots(N, firsts, sizes, rows, 1)[0] == "often"
+    assert _core.check_slots(N + 1, firsts, sizes, rows, 2) == ("missing", N)
+    assert _core.check_slots(N - 1, firsts, sizes, rows, 2) == ("beyond", N - 1)
+    full = int(np.argmax(sizes))
+    first = 32 * firsts[full]
+    for slot, row, wrong in (
+        (first, rows[first + 1], "often"),  # twice in a partition
+        (first, -1, "beyond"),
+        (first, N, "beyond"),
+        (first + sizes[full], -(2**31), "beyond"),  # not in use
+    ):
+        changed = rows.copy()
+        changed[slot] = row
+        assert _core.check_slots(N, firsts, sizes, changed, 2) == (wrong, row)
+    assert _core.check_slots(N, firsts, np.zeros(P, np.int32), rows, 2) == ("missing", 0)
+    for change in (
+        {"sizes": np.full(P, -1, np.int32)},
+        {"sizes": np.full(P, 2**31 - 1, np.int32)},
+        {"sizes": sizes[1:]},
+        {"first_blocks": np.full(P, -1, np.int64)},
+        {"first_blocks": np.full(P, 2**62, np.int64)},
+        {"n": 2**31},
+    ):
+        call: dict[str, Any] = {"n": N, "first_blocks": firsts, "sizes": sizes, "slot_rows": rows, "most": 2}
+        with pytest.raises(ValueError, match=r"runs past|one per partition"):
+            _core.check_slots(**(call | change))
+
+
 def test_points_in_no_partition_are_no_danger() -> None:
     """A row in no slot cannot be found; a search for more points than there are must not read past the names.
 

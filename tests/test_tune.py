@@ -205,3 +205,41 @@ def test_info_counts(index: aniso.Index) -> None:
     assert info["balance"] >= 1
     assert info["recall"] == 0.9
     assert {"bytes", "curve", "drift", "empty_slots", "largest_partition", "metric", "partitions"} <= set(info)
+
+
+def test_a_small_index_remembers_its_recall_in_a_file(tmp_path: Path) -> None:
+    """Every score is computed, and yet it matters: once it has grown, that recall is tuned for."""
+    aniso.build(POINTS[:500], recall=0.8).save(tmp_path / "a")
+    index = aniso.open(tmp_path / "a")
+    assert index.info()["recall"] == 0.8
+    index.add(POINTS[500:])
+    assert index.info()["curve"]
+    assert index.info()["recall"] == 0.8
+    aniso.build(POINTS[:500], recall=None).save(tmp_path / "b")
+    assert aniso.open(tmp_path / "b").info()["recall"] is None
+
+
+@pytest.mark.parametrize("rescore", ["int8", "none"])
+def test_recall_against_the_points_themselves(rescore: str) -> None:
+    index = aniso.build(POINTS[:3000], rescore=rescore, metric="l2")
+    index.update(POINTS[3000:3100], np.arange(100))
+    index.remove(np.arange(200, 250))
+    there = np.delete(np.concatenate([POINTS[3000:3100], POINTS[100:3000]]), np.arange(200, 250), axis=0)
+    truth = aniso.ExactIndex(there, metric="l2").search(QUERIES, 10).ids
+    found = index.search(QUERIES, 10, recall=0.9).ids
+    measured = index.measure_recall(QUERIES, points=there, recall=0.9)
+    assert measured.queries == len(QUERIES)
+    assert measured.recall == pytest.approx(recall(found, index.ids[truth]))
+    assert 0 < index.measure_recall(points=there).recall <= 1  # points as queries
+    if rescore == "none":
+        with pytest.raises(ValueError, match="keeps no copy"):
+            index.measure_recall(QUERIES)
+    with pytest.raises(ValueError, match="3000 points were given; needed: 2950"):
+        index.measure_recall(QUERIES, points=POINTS[:3000])
+
+
+@pytest.mark.parametrize("k", [2, 5, 11, 20])
+def test_the_recall_asked_for_is_reached_between_the_k_that_were_measured(index: aniso.Index, k: int) -> None:
+    truth = aniso.ExactIndex(POINTS, metric="cosine").search(QUERIES, k).ids
+    reached = {target: recall(index.search(QUERIES, k, recall=target).ids, truth) for target in TARGETS}
+    assert all(within(share, target) for target, share in reached.items()), reached

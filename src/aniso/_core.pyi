@@ -224,6 +224,28 @@ def solve_spd(
 ) -> None:
     """Solves matrix @ x = right.T in place of right, for a symmetric positive definite matrix."""
 
+def count_set(
+    mask: NDArray[np.bool_],
+    *,
+    isa: str = "",
+) -> int:
+    """How many elements of a mask are true."""
+
+def check_slots(
+    n: int,
+    first_blocks: NDArray[np.int64],  # (p,)
+    sizes: NDArray[np.int32],  # (p,)
+    slot_rows: NDArray[np.int32],  # (blocks * 32,)
+    most: int,
+) -> tuple:  # type: ignore[type-arg]
+    """What is wrong with the rows that slots name (beyond, often, missing or nothing), and a row of which it is."""
+
+def places_set(
+    mask: NDArray[np.bool_],
+    places: NDArray[np.int64],  # (count_set(mask),) out
+) -> None:
+    """The places where a mask is true, of which there are as many as `places` has room for."""
+
 class Searcher:
     """A borrowed view of an index's arrays that answers queries; cpp/search.h says what each array means."""
 
@@ -272,6 +294,17 @@ class Searcher:
     ) -> None:
         """The partitions that searches of these queries would look at, each row filled up with -1."""
 
+    def among(
+        self,
+        queries: NDArray[np.float32],  # (q, d)
+        rows: NDArray[np.int64],
+        ids: NDArray[np.int64],  # (q, k) out
+        scores: NDArray[np.float32],  # (q, k) out
+        *,
+        threads: int = 1,
+    ) -> None:
+        """The k best of some rows, each once, for each query: all of them are scored."""
+
     def answer(
         self,
         query: object | None,
@@ -279,6 +312,8 @@ class Searcher:
         partitions: object | None,
         candidates: object | None,
         allowed: object | None = None,
+        mask: object | None = None,
+        places: object | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """New arrays of the ids and scores of one query's k best points, or None where arguments need a closer look."""
 
@@ -291,6 +326,8 @@ class Searcher:
         scores: NDArray[np.float32],  # (q, k) out
         *,
         allowed: NDArray[np.uint8] | None = None,  # (ceil(n / 8),) bit i % 8 of byte i / 8: point i may be found
+        mask: NDArray[np.bool_] | None = None,  # (n,), or any length where there are places
+        places: NDArray[np.int32] | None = None,  # (n,) the place of each point in the mask; beyond it: not to be found
         threads: int = 1,
     ) -> None:
-        """The k best points of each query, best first, among those whose bit is set in `allowed`."""
+        """The k best points of each query, best first, among those whose bit is set in `allowed`, or in `mask`."""

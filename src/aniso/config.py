@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from aniso.errors import check_count, check_seed
 
 __all__ = ["METRICS", "RESCORES", "SMALL", "Config", "check_metric"]
@@ -48,15 +50,21 @@ class Config:
     centroid_threshold: float = 0.0
 
     def __post_init__(self) -> None:
+        """Check every setting, and write it in one way: 0 and 0.0, or a NumPy number, make the same file."""
         check_metric(self.metric)
         if self.rescore not in RESCORES:
             raise ValueError(f"rescore is {self.rescore!r}; needed: one of {', '.join(RESCORES)}")
         for name in ("partitions", "subspaces", "sample"):
             if getattr(self, name) is not None:
-                check_count(getattr(self, name), name)
-        check_count(self.iterations, "iterations", least=0)
-        check_count(self.rounds, "rounds", least=0)
-        check_seed(self.seed)
+                self._set(name, check_count(getattr(self, name), name))
+        self._set("iterations", check_count(self.iterations, "iterations", least=0))
+        self._set("rounds", check_count(self.rounds, "rounds", least=0))
+        self._set("seed", check_seed(self.seed))
+        for name in ("spill", "threshold"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+                raise TypeError(f"{name} is {value!r}; needed: a number")
+            self._set(name, float(value) + 0.0)  # not -0.0
         if not 0 <= self.spill <= 100:
             raise ValueError(f"spill is {self.spill}; needed: 0 (none) to 100, usually about 1")
         for name in ("threshold", "centroid_threshold"):
@@ -64,6 +72,9 @@ class Config:
                 raise ValueError(f"{name} is {getattr(self, name)}; needed: 0 (the plain loss) to below 1")
         if self.centroid_threshold and self.metric == "l2":
             raise ValueError(f"centroid_threshold is {self.centroid_threshold}; needed: 0 for l2, without a direction")
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # only while it is made
 
     def default_partitions(self) -> int:
         """How many partitions a search looks at unless it is told: a few, and one in 80."""

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aniso import archive, changes
 from aniso.arrays import as_array
+from aniso.budget import fit_memory
 from aniso.config import Config
 from aniso.encoder import check_all, train_encoder
 from aniso.errors import check_count, check_threads, check_vectors
@@ -25,7 +26,7 @@ from aniso.health import describe
 from aniso.ids import IdArray, as_ids, check_unique
 from aniso.progress import Progress, silent
 from aniso.results import Result, search_above
-from aniso.store import Store
+from aniso.store import Closed, Store
 from aniso.survey import exact_rows
 from aniso.tune import (
     Measured,
@@ -102,6 +103,38 @@ class Index:
     def __len__(self) -> int:
         return self._store.count
 
+    def __repr__(self) -> str:
+        store = self._store
+        if isinstance(store, Closed):
+            return "<aniso.Index, closed>"
+        encoder = store.encoder
+        return f"<aniso.Index of {store.count} points, {encoder.d} dimensions, {encoder.config.metric}>"
+
+    def __enter__(self) -> Index:
+        self._store.count  # noqa: B018 (an error if it is closed)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back the memory and the file; whatever is called afterwards is a ValueError, but for close itself.
+
+        Searches that other threads have begun go on to their end, and hold the memory until then; so does what `allow`
+        made. An index that is not closed gives its memory back once nobody holds it.
+
+        >>> with build(np.eye(3)) as index:
+        ...     index.search([0.0, 1.0, 0.0], k=1).ids.tolist()
+        [1]
+        >>> index
+        <aniso.Index, closed>
+        """
+        with self._lock:
+            if not isinstance(self._store, Closed):
+                path = self._store.path
+                closed: Any = Closed(path if path is not None and os.path.isfile(path) else None)
+                self._store, self._asked = closed, None
+
     @property
     def ids(self) -> NDArray[Any]:
         """The ids of all points, int64 or str, in the order in which they were first added."""
@@ -151,10 +184,11 @@ class Index:
         if threads is not None:
             check_threads(threads)
         plain = store.plain
-        if plain is not None and (where is None or type(where) is Allowed):
+        if plain is not None:
             if where is None:
                 found = plain.answer(queries, k, partitions, candidates, store.live)
             else:
+                where = allowed_by(store, where)
                 found = where.answer(plain, store, queries, k, partitions, candidates)
             if found is not None:
                 return Result(*found)
@@ -171,7 +205,7 @@ class Index:
         >>> bool((index.search(points[:9], where=even).ids % 2 == 0).all())
         True
         """
-        return allowed_by(self._store, where)
+        return allowed_by(self._store, where).kept()
 
     def search_above(self, query: ArrayLike, least: float, *, partitions: int | None = None) -> Result:
         """The points found in the partitions looked at that score at least `least` with one query, best first."""
@@ -192,6 +226,7 @@ class Index:
                 raise TypeError(
                     "ids cannot go with an iterator of arrays (add the arrays one by one, each with its ids)"
                 )
+            self._store.count  # noqa: B018 (an error if the index is closed, also where nothing comes)
             for chunk in points:
                 self.add(chunk, progress=progress)
             return
@@ -230,16 +265,22 @@ class Index:
         queries: ArrayLike | None = None,
         k: int = 10,
         *,
+        points: ArrayLike | None = None,
         recall: float | None = None,
         partitions: int | None = None,
         candidates: int | None = None,
     ) -> Recall:
-        """The recall of searches as they are set, on these queries or on points of the index, against exact search."""
+        """The recall of searches as they are set, on these queries or on points of the index, against exact search.
+
+        The truth comes from the copy that the index keeps. Where that is rounded, "float16" or above all "int8", what
+        rounding costs does not show, unless the points themselves are given, in the order of `ids`; "none" needs them.
+        """
         store = self._store
         k = check_count(k, "k")
-        asked, own = sample_queries(store, queries, store.kept)
+        rows = store.kept if points is None else store.look_in(points)
+        asked, own = sample_queries(store, queries, rows)
         k = min(k, store.count - (len(own) > 0))
-        truth = exact_rows(store, asked, own, k, store.kept, self._threads)
+        truth = exact_rows(store, asked, own, k, rows, self._threads)
         chosen = self._choose(store, k, recall)
         looked = chosen[0] if partitions is None else check_count(partitions, "partitions")
         kept = chosen[1] if candidates is None else check_count(candidates, "candidates")
@@ -276,7 +317,7 @@ class Index:
 
     def _measured(self) -> dict[str, Any]:
         """What tuning found, as a file holds it."""
-        if not self._curve:
+        if self._target is None:
             return {}
         effort = {} if self._store.effort is None else {"effort": self._store.effort.tolist()}
         return {"curve": [list(row) for row in self._curve], "recall": self._target, **effort}
@@ -322,7 +363,7 @@ class Index:
         workers = self._threads if threads is None else check_threads(threads)
         array = as_array(queries, "queries")
         single = array.ndim == 1
-        array = check_vectors(array[None] if single else array, "queries", d=self.d)
+        array = check_vectors(array[None] if single else array, "queries", d=store.encoder.d)
         searcher = store.searcher
         allowed = None if where is None else allowed_by(store, where)
         k = min(k, store.count if allowed is None else allowed.count)
@@ -330,14 +371,13 @@ class Index:
             ids, scores = np.empty((len(array), 0), np.int64), np.empty((len(array), 0), np.float32)
         elif allowed is not None and allowed.best_exact(k, looked):
             ids, scores = allowed.search_exact(array, k, workers)
-            ids = ids if store.numbers is None else store.numbers[ids]
         else:
             if allowed is not None:
                 looked = allowed.widened(looked)
-            bits = store.live if allowed is None else allowed.bits
+            form = {"allowed": store.live} if allowed is None else allowed.form(len(array))
             ids, scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
             looked, kept = min(looked, len(store.sizes)), min(kept, 2 * store.n)
-            searcher.search(array, looked, kept, ids, scores, allowed=bits, threads=workers)
+            searcher.search(array, looked, kept, ids, scores, threads=workers, **form)
         named = _shown(store, ids if store.names is None else store.names.of(ids))
         return Result(named[0], scores[0]) if single else Result(named, scores)
 
@@ -349,6 +389,7 @@ def build(
     recall: float | None = 0.95,
     ids: Any = None,
     queries: ArrayLike | None = None,
+    memory: int | None = None,
     threads: int | None = None,
     progress: Progress = silent,
     **settings: Any,
@@ -359,6 +400,7 @@ def build(
     recall      the share of the true best points that a search finds unless it is told otherwise; None: not measured
     ids         int64 or str, one for each point; without them, points are numbered from 0
     queries     a sample of those to come, for measuring recall; without it, points of the index are used
+    memory      most bytes that the index may take: its copy of the points is as exact as fits; str ids come on top
     threads     all cores by default
     settings    those of aniso.Config, for those who know
     """
@@ -369,6 +411,10 @@ def build(
         check_unique(given)
     config = Config(metric=metric, **settings)
     d = check_vectors(array[:1] if array.ndim == 2 else array, "points", rows=1).shape[1]
+    if memory is not None:
+        if "rescore" in settings:
+            raise TypeError("memory= was given with rescore=; needed: the one or the other")
+        config = fit_memory(config, memory, len(array), d)
     asked = None if queries is None else check_vectors(queries, "queries", d=d, rows=1)
     check_all(array, d)
     workers = check_threads(threads)

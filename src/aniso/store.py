@@ -10,6 +10,7 @@ Room beyond what is used is reserved, not touched: it takes address space, not m
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -22,7 +23,7 @@ from aniso.errors import FormatError, check_vectors
 from aniso.ids import IdArray, Names, missing
 from aniso.layout import BLOCK, huge_empty
 
-__all__ = ["Store"]
+__all__ = ["Closed", "Store"]
 
 # How much longer new arrays are than needed, so that their rows are copied rarely. Blocks run out sooner, because a
 # partition that moves leaves its old ones behind; an index is compacted before they fill this room.
@@ -30,9 +31,22 @@ _ROW_ROOM, _BLOCK_ROOM = 1.5, 3.0
 
 
 class Lookup(dict[Any, int]):
-    """The row of each id, in the state that owns it; a writer hands it on to the next state."""
+    """The row of each id, in the state that owns it; a writer hands it on to the next state.
 
-    owner: Store | None = None
+    The owner is named by its mark: a reference to it would keep a state that nobody uses from going at once.
+    """
+
+    owner: object = None
+
+
+class Closed:
+    """In place of the state of an index that was closed: whatever is asked of it is an error."""
+
+    def __init__(self, path: str | None) -> None:
+        self._how = "build it again, or aniso.open a file that save wrote" if path is None else f"aniso.open({path!r})"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise ValueError(f"the index is closed; needed: an open one ({self._how})")
 
 
 class Store:
@@ -63,6 +77,7 @@ class Store:
         self.plain: _core.Searcher | None = None  # the searcher, where its answers need nothing more
         self._searcher: _core.Searcher | None = None
         self._lookup: Lookup | None = None
+        self._mark = object()  # stands for this state in its lookup
         self.path: str | None = None  # of the file that the arrays come from
         self._checked = True  # what slots say was looked at; a file is not until its first use
 
@@ -98,21 +113,19 @@ class Store:
             return
         if self.places is not None and self.n and not 0 <= int(self.places.min()) <= int(self.places.max()) < 2**62:
             self._refuse("places", f"runs from {self.places.min()} to {self.places.max()}; needed: 0 to below 2**62")
-        rows, seen = self.slot_rows.reshape(-1), np.zeros(self.n, np.uint8)
-        low, high = int(rows.min(initial=0)), int(rows.max(initial=0))
-        if low < 0 or high >= max(self.n, 1):
-            self._refuse("slot_rows", f"names the row {low if low < 0 else high}; needed: rows below {self.n}")
         if self.n == 0 and self.sizes.any():
             self._refuse("sizes", "has entries; needed: none, as there are no rows")
-        for first, size in zip((self.first_blocks * BLOCK).tolist(), self.sizes.tolist(), strict=True):
-            part = rows[first : first + size]
-            seen[part] = np.minimum(seen[part] + 1, 3)
-        if not seen.all():
-            self._refuse("slot_rows", f"does not name row {seen.argmin()}; needed: each of {self.n} rows in some slot")
         most = 2 if self.encoder.config.spill else 1
-        # A row that is twice in one partition was counted once: then the sum is too small.
-        if seen.max(initial=0) > most or int(seen.sum(dtype=np.int64)) != int(self.sizes.sum(dtype=np.int64)):
-            self._refuse("slot_rows", f"names a row too often; needed: each in at most {most} partitions, once in each")
+        rows = self.slot_rows.reshape(-1)
+        wrong, row = _core.check_slots(self.n, self.first_blocks, self.sizes, rows, most)
+        if wrong == "beyond":
+            self._refuse("slot_rows", f"names the row {row}; needed: rows below {self.n}")
+        if wrong == "missing":
+            self._refuse("slot_rows", f"does not name row {row}; needed: each of {self.n} rows in some slot")
+        if wrong:
+            self._refuse(
+                "slot_rows", f"names row {row} too often; needed: each in at most {most} partitions, once in each"
+            )
         self._checked = True
 
     def _refuse(self, name: str, problem: str) -> NoReturn:
@@ -152,6 +165,15 @@ class Store:
         return rows if self.places is None else rows[np.argsort(self.places[rows], kind="stable")]
 
     @cached_property
+    def ranks(self) -> NDArray[np.int32] | None:
+        """The place of each row in ids, or how many there are where it was removed; None: its number."""
+        if self.in_order:
+            return None
+        ranks = np.full(self.n, self.count, np.int32)
+        ranks[self.rows] = np.arange(self.count, dtype=np.int32)
+        return ranks
+
+    @cached_property
     def entries(self) -> int:
         """How many slots are in use."""
         return int(self.sizes.sum())
@@ -167,6 +189,13 @@ class Store:
             return check_vectors(points, "points")
         except ValueError as error:
             self._refuse("points", f"holds what no point can be: {error}")
+
+    def look_in(self, points: Any) -> Callable[[NDArray[np.int64]], NDArray[np.float32]]:
+        """What gives the points of rows from an array of all points in the order of ids."""
+        array, ranks = check_vectors(points, "points", d=self.encoder.d), self.ranks
+        if len(array) != self.count:
+            raise ValueError(f"{len(array)} points were given; needed: {self.count}, one for each of index.ids")
+        return lambda rows: array[rows if ranks is None else ranks[rows]]
 
     def ids_of(self, rows: NDArray[np.int64]) -> IdArray:
         """The ids of rows: int64, or objects that are str."""
@@ -205,14 +234,14 @@ class Store:
         """The rows of ids, -1 where there is none."""
         while True:
             known = self._lookup
-            if known is None or known.owner is not self:
+            if known is None or known.owner is not self._mark:
                 known = Lookup(zip(self.ids_of(self.rows).tolist(), self.rows.tolist(), strict=True))
                 if len(known) < self.count:
                     self._refuse("names_text" if self.names is not None else "numbers", "has an id twice")
-                known.owner = self
+                known.owner = self._mark
                 self._lookup = known
             rows = np.fromiter((known.get(value, -1) for value in ids.tolist()), np.int64, len(ids))
-            if known.owner is self:  # still: no writer took it meanwhile
+            if known.owner is self._mark:  # still: no writer took it meanwhile
                 return rows
 
     # What a writer does to a draft
@@ -221,9 +250,10 @@ class Store:
         """A state to change, which shares the arrays of this one."""
         self.check_slots()
         other = copy.copy(self)
-        for derived in ("rows", "entries"):
+        for derived in ("rows", "ranks", "entries"):
             other.__dict__.pop(derived, None)
         other._searcher = other.plain = other._lookup = None
+        other._mark = object()
         other.settings = {}
         other.first_blocks, other.sizes, other.room = self.first_blocks.copy(), self.sizes.copy(), self.room.copy()
         return other
@@ -310,14 +340,14 @@ class Store:
     def take_lookup(self, before: Store, removed: IdArray | None, first: int) -> None:
         """Take the lookup of the state before, without some ids, and with those of the rows from first on."""
         known = before._lookup
-        if known is None or known.owner is not before:
+        if known is None or known.owner is not before._mark:
             return
         known.owner = None
         for value in () if removed is None else removed.tolist():
             del known[value]
         rows = np.arange(first, self.n)
         known.update(zip(self.ids_of(rows).tolist(), rows.tolist(), strict=True))
-        known.owner, self._lookup, before._lookup = self, known, None
+        known.owner, self._lookup, before._lookup = self._mark, known, None
 
     def compacted(self) -> Store:
         """The same points in the same order of ids, without removed ones and without gaps between partitions."""

@@ -179,25 +179,30 @@ def uncertainty(per_query: NDArray[np.float64]) -> float:
 
 
 def interpolate(curve: list[Measured], k: int, recall: float, p: int) -> tuple[int, int]:
-    """The partitions and candidates that reach a recall for k points."""
+    """The partitions and candidates that reach a recall for k points, between those for the nearest k measured."""
     known = sorted({point.k for point in curve})
-    near = min((one for one in known if one >= k), default=known[-1])
-    steps = [point for point in curve if point.k == near]
-    scale = max(k / near, 1.0) if k > near else 1.0
+    above = min((one for one in known if one >= k), default=known[-1])
+    below = max((one for one in known if one <= k), default=known[0])
+    low = _reaching([point for point in curve if point.k == below], recall, p)
+    high = _reaching([point for point in curve if point.k == above], recall, p)
+    share = float(np.log(k / below) / np.log(above / below)) if above != below else 0.0
+    partitions, candidates = (a ** (1 - share) * b**share for a, b in zip(low, high, strict=True))
+    return min(max(round(partitions), 1), p), max(round(candidates * max(k / above, 1.0)), k)
+
+
+def _reaching(steps: list[Measured], recall: float, p: int) -> tuple[float, float]:
+    """The partitions and candidates that reach a recall, between two steps of the curve of one k."""
     near_by = _NEAR * (1 - recall)
     above = next((at for at, point in enumerate(steps) if point.recall >= recall - near_by), None)
     if above is None:  # more than was ever measured: look everywhere
-        last = steps[-1]
-        partitions, candidates = p, 4.0 * last.candidates
-    elif above == 0:
-        partitions, candidates = steps[0].partitions, float(steps[0].candidates)
-    else:
-        low, high = steps[above - 1], steps[above]
-        share = (_odds(recall) - _odds(low.recall)) / max(_odds(high.recall) - _odds(low.recall), 1e-9)
-        share = 1.0 if high.recall <= recall + near_by else max(share, 0.0)
-        partitions = round(low.partitions ** (1 - share) * high.partitions**share)
-        candidates = low.candidates ** (1 - share) * high.candidates**share
-    return min(max(partitions, 1), p), max(round(candidates * scale), k)
+        return p, 4.0 * steps[-1].candidates
+    if above == 0:
+        return steps[0].partitions, steps[0].candidates
+    low, high = steps[above - 1], steps[above]
+    share = (_odds(recall) - _odds(low.recall)) / max(_odds(high.recall) - _odds(low.recall), 1e-9)
+    share = 1.0 if high.recall <= recall + near_by else max(share, 0.0)
+    partitions = round(low.partitions ** (1 - share) * high.partitions**share)
+    return partitions, low.candidates ** (1 - share) * high.candidates**share
 
 
 def _odds(recall: float) -> float:

@@ -3,36 +3,79 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aniso import _core
-from aniso.exact import ExactIndex
 from aniso.ids import as_ids
 from aniso.results import Result
 from aniso.store import Store
 
 __all__ = ["Allowed", "allowed_by"]
 
+_FEW = 3  # queries that read a mask as it is sooner than it is turned into bits
+_SPARSE = 64  # times as many rows as ids: sorting these is faster than marking them among all
 _EXACT = 16  # points scanned by their codes in the time that one is gathered and scored exactly
 
 
-@dataclass(frozen=True)
 class Allowed:
-    """The points that a search may return; `Index.allow` makes one, for use as where= in many searches."""
+    """The points that a search may return; `Index.allow` makes one, for use as where= in many searches.
 
-    store: Store
-    bits: NDArray[np.uint8]  # bit row % 8 of byte row // 8
-    count: int
+    They are known by a mask in the order of ids, which one query reads as it is, by their rows, or by bits; the other
+    forms are made when they are needed.
+    """
 
-    @cached_property
+    def __init__(
+        self,
+        store: Store,
+        count: int,
+        *,
+        mask: NDArray[np.bool_] | None = None,
+        rows: NDArray[np.int64] | None = None,
+        bits: NDArray[np.uint8] | None = None,
+    ) -> None:
+        self.store, self.count = store, count
+        self._mask, self._rows, self._bits = mask, rows, bits
+
+    @property
+    def bits(self) -> NDArray[np.uint8]:
+        """Bit row % 8 of byte row // 8 for each of them."""
+        if self._bits is None:
+            self._bits = np.packbits(self._by_row(), bitorder="little")
+        return self._bits
+
+    @property
     def rows(self) -> NDArray[np.int64]:
         """Their rows, ascending."""
-        return np.flatnonzero(np.unpackbits(self.bits, count=self.store.n, bitorder="little"))
+        if self._rows is None and self._mask is None:
+            self._rows = np.flatnonzero(np.unpackbits(self.bits, count=self.store.n, bitorder="little"))
+        elif self._rows is None:
+            self._rows = np.empty(self.count, np.int64)
+            _core.places_set(self._by_row(), self._rows)
+        return self._rows
+
+    def _by_row(self) -> NDArray[np.bool_]:
+        """Whether each row is one of them."""
+        if self._mask is not None and self.store.ranks is None:
+            return self._mask
+        by_row = np.zeros(self.store.n, np.bool_)
+        if self._mask is not None:
+            by_row[self.store.rows] = self._mask
+        else:
+            by_row[self.rows] = True
+        return by_row
+
+    def kept(self) -> Allowed:
+        """The same, whatever becomes of the mask that was given."""
+        return Allowed(self.store, self.count, bits=self.bits)
+
+    def form(self, queries: int) -> dict[str, Any]:
+        """What the core is given: bits are smaller, a mask needs no conversion."""
+        if self._mask is None or queries > _FEW:
+            return {"allowed": self.bits}
+        return {"mask": self._mask, "places": self.store.ranks}
 
     def on(self, store: Store) -> Allowed:
         """The same points, by their ids, in another state of the index; those that are gone are left out."""
@@ -69,13 +112,16 @@ class Allowed:
         whole = type(k) is int and type(partitions) is int and partitions > 0
         if not whole or store is not self.store or self.best_exact(k, partitions):
             return None
-        return plain.answer(query, k, self.widened(partitions), candidates, self.bits)
+        looked = self.widened(partitions)
+        if self._mask is not None:
+            return plain.answer(query, k, looked, candidates, None, self._mask, store.ranks)
+        return plain.answer(query, k, looked, candidates, self.bits)
 
     def search_exact(self, queries: NDArray[np.float32], k: int, threads: int) -> Result:
-        """Rows and scores of the best of them."""
-        metric = self.store.encoder.config.metric
-        found = ExactIndex(self.store.kept(self.rows), metric=metric).search(queries, k, threads=threads)
-        return Result(self.rows[found.ids], found.scores)
+        """The best of them, all of which are scored."""
+        ids, scores = np.empty((len(queries), k), np.int64), np.empty((len(queries), k), np.float32)
+        self.store.searcher.among(queries, self.rows, ids, scores, threads=threads)
+        return Result(ids, scores)
 
 
 def allowed_by(store: Store, where: Any) -> Allowed:
@@ -87,18 +133,15 @@ def allowed_by(store: Store, where: Any) -> Allowed:
         if mask.shape != (store.count,):
             shape = mask.shape[0] if mask.ndim == 1 else mask.shape
             raise ValueError(f"where= is a mask of length {shape}; needed: {store.count}, one for each of index.ids")
-        count = int(np.count_nonzero(mask))
-        if store.in_order:
-            return Allowed(store, np.packbits(mask, bitorder="little"), count)
-        rows = store.rows[mask]
-    else:
-        rows = store.rows_of(as_ids(where))
-        count = len(rows)
-    bits = np.zeros(store.n, np.bool_)
-    bits[rows] = True
-    if mask is None:
-        count = int(np.count_nonzero(bits))  # an id may be given twice
-    return Allowed(store, np.packbits(bits, bitorder="little"), count)
+        mask = np.ascontiguousarray(mask)
+        return Allowed(store, _core.count_set(mask), mask=mask)
+    rows = store.rows_of(as_ids(where))
+    if _SPARSE * len(rows) < store.n:
+        rows = np.unique(rows)  # an id may be given twice
+        return Allowed(store, len(rows), rows=rows)
+    by_row = np.zeros(store.n, np.bool_)
+    by_row[rows] = True
+    return Allowed(store, _core.count_set(by_row), bits=np.packbits(by_row, bitorder="little"))
 
 
 def _as_mask(where: Any) -> NDArray[np.bool_] | None:

@@ -1,0 +1,185 @@
+"""where=: every form of the same filter gives the same answer, to the bit, for any batch and any number of threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_array_equal
+from searchers import arrays_of, assert_same, clustered, search
+
+from aniso import _core
+from aniso.config import METRICS, RESCORES
+from aniso.index import Index, build
+
+N, D, P = 2000, 12, 40
+POINTS, QUERIES = clustered(N, D), clustered(70, D, seed=1)
+SHARES = (0.5, 0.1, 0.03, 0.005, 0.001)
+
+
+def changed(**settings: Any) -> Index:
+    """Some points removed, some updated, so that the order of ids is not that of rows."""
+    index = build(POINTS, partitions=P, rounds=1, **settings)
+    ids = index.ids
+    index.update(POINTS[:100] + 0.1, ids[:100])
+    index.remove(ids[300:400])
+    assert index._store.ranks is not None
+    return index
+
+
+def masks(n: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(5)
+    return [rng.random(n) < share for share in SHARES] + [np.ones(n, bool), np.arange(n) == 7, np.arange(n) < n // 2]
+
+
+@pytest.mark.parametrize("rescore", RESCORES)
+@pytest.mark.parametrize("kind", ["rows", "changed", "numbers", "names"])
+def test_every_form_gives_the_same_answer(kind: str, rescore: str) -> None:
+    ids = {"numbers": np.arange(N)[::-1] + 5, "names": [f"p{i}" for i in range(N)]}.get(kind)
+    how: dict[str, Any] = {"rescore": rescore, "ids": ids}
+    index = build(POINTS, partitions=P, rounds=1, **how) if kind == "rows" else changed(**how)
+    for mask in masks(index.n):
+        chosen = index.ids[mask]
+        strided = np.repeat(mask, 2)[::2]
+        forms = [mask, strided, index.allow(mask), chosen, chosen[::-1], set(chosen.tolist()), index.allow(chosen)]
+        expected = index.search(QUERIES, 9, partitions=5, candidates=30, where=forms[2], threads=1)
+        assert np.isin(expected.ids, chosen).all()
+        assert expected.ids.shape[1] == min(9, len(chosen))
+        for where in forms:
+            for threads in (1, 3):
+                found = index.search(QUERIES, 9, partitions=5, candidates=30, where=where, threads=threads)
+                assert_array_equal(found.ids, expected.ids)
+                assert_array_equal(found.scores, expected.scores)
+            for first, last in ((0, 1), (1, 3), (3, 7)):
+                found = index.search(QUERIES[first:last], 9, partitions=5, candidates=30, where=where)
+                assert_array_equal(found.ids, expected.ids[first:last])
+                assert_array_equal(found.scores, expected.scores[first:last])
+            for row in range(7, 12):
+                one = index.search(QUERIES[row], 9, partitions=5, candidates=30, where=where)
+                assert_array_equal(one.ids, expected.ids[row])
+                assert_array_equal(one.scores, expected.scores[row])
+
+
+def test_what_allow_made_does_not_follow_the_mask() -> None:
+    index = build(POINTS, partitions=P, rounds=1)
+    mask = np.arange(N) % 2 == 0
+    allowed = index.allow(mask)
+    mask[:] = False
+    assert np.all(index.search(QUERIES, 5, where=allowed).ids % 2 == 0)
+    assert index.search(QUERIES, 5, where=mask).ids.shape == (len(QUERIES), 0)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_what_was_learnt_from_one_filter_does_not_matter_for_another(isa: str, metric: str) -> None:
+    """The threshold guessed from earlier queries fits other filters badly: it may cost time, never a result."""
+    arrays = arrays_of(build(POINTS, metric=metric, partitions=P, rounds=1))
+    used = _core.Searcher(**arrays, isa=isa)
+    best = np.argsort(-(POINTS @ QUERIES[0]))
+    near, far = np.zeros(N, bool), np.zeros(N, bool)
+    near[best[: N // 2]], far[best[N // 2 :]] = True, True
+    for _ in range(3):
+        for mask in (near, far, near | far):
+            fresh = _core.Searcher(**arrays, isa=isa)
+            expected = search(fresh, QUERIES[:1], 9, 5, 30, mask=mask)
+            for _ in range(20):
+                assert_same(search(used, QUERIES[:1], 9, 5, 30, mask=mask), expected)
+            many = search(used, QUERIES, 9, 5, 30, mask=mask)
+            assert_same((many[0][:1], many[1][:1]), expected)
+
+
+@pytest.mark.parametrize("rescore", ["float32", "float16", "int8"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_are_scored_as_a_search_scores_them(isa: str, metric: str, rescore: str) -> None:
+    searcher = _core.Searcher(**arrays_of(build(POINTS, metric=metric, rescore=rescore, partitions=P)), isa=isa)
+    rows = np.sort(np.random.default_rng(0).permutation(N)[:700])
+    for k in (1, 10, 699, 700):
+        ids, scores = np.empty((70, k), np.int64), np.empty((70, k), np.float32)
+        searcher.among(QUERIES, rows, ids, scores, threads=2)
+        mask = np.zeros(N, bool)
+        mask[rows] = True
+        assert_same((ids, scores), search(searcher, QUERIES, k, P, 2 * N, mask=mask))
+        alone = np.empty((1, k), np.int64), np.empty((1, k), np.float32)
+        searcher.among(QUERIES[3:4], rows, *alone)
+        assert_same(alone, (ids[3:4], scores[3:4]))
+
+
+@given(mask=st.lists(st.integers(0, 255), max_size=400), times=st.sampled_from([1, 1, 50, 150]))
+def test_what_is_set_in_a_mask(mask: list[int], times: int) -> None:
+    """Booleans that are neither 0 nor 1, as a view can make them, are true."""
+    bytes_ = np.tile(np.array(mask, np.uint8), times)
+    expected = np.flatnonzero(bytes_)
+    for isa in _core.isas():
+        assert _core.count_set(bytes_.view(bool), isa=isa) == len(expected)
+    places = np.empty(len(expected), np.int64)
+    _core.places_set(bytes_.view(bool), places)
+    assert_array_equal(places, expected)
+    for room in {max(len(expected) - 1, 0), len(expected) + 1} - {len(expected)}:
+        with pytest.raises(ValueError, match="one for each that is true"):
+            _core.places_set(bytes_.view(bool), np.empty(room, np.int64))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mask": np.ones(N - 1, bool)},
+        {"mask": np.ones(N, np.uint8)},
+        {"mask": np.zeros(N, bool)},
+        {"mask": np.ones((1, N), bool)},
+        {"mask": np.ones(2 * N, bool)[::2]},
+        {"mask": np.empty(0, bool)},
+        {"mask": np.empty(0, bool), "places": np.zeros(N, np.int32)},
+        {"places": np.zeros(N - 1, np.int32)},
+        {"places": np.zeros(N, np.int64)},
+    ],
+    ids=str,
+)
+def test_the_core_checks_masks_and_places(change: dict[str, Any]) -> None:
+    searcher = _core.Searcher(**arrays_of(build(POINTS, partitions=P, rounds=1)))
+    call: dict[str, Any] = {"mask": np.ones(N, bool), "places": np.arange(N, dtype=np.int32)[::-1].copy()}
+    search(searcher, QUERIES, 3, 2, 10, **call)
+    if "mask" in change:
+        call["places"] = change.get("places")
+    with pytest.raises((ValueError, TypeError)):
+        search(searcher, QUERIES, 3, 2, 10, **(call | change))
+    call |= change
+    assert searcher.answer(QUERIES[0], 3, 2, 10, None, call["mask"], call["places"]) is None
+
+
+@pytest.mark.parametrize("place", [N, -1, -(2**31), 2**31 - 1])
+def test_places_beyond_the_mask_are_of_points_not_to_be_found(place: int) -> None:
+    searcher = _core.Searcher(**arrays_of(build(POINTS, partitions=P, rounds=1)))
+    mask, places = np.ones(N, bool), np.full(N, place, np.int32)
+    places[[7, 70, 700]] = [5, 3, 4]
+    assert_array_equal(np.sort(search(searcher, QUERIES, 3, 2, 10, mask=mask, places=places)[0]), [[7, 70, 700]] * 70)
+    with pytest.raises(ValueError, match="fewer than k"):
+        search(searcher, QUERIES, 4, 2, 10, mask=mask, places=places)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": np.array([0, 1, N])},
+        {"rows": np.array([0, 1, -1])},
+        {"rows": np.array([0, 1])},
+        {"rows": np.arange(3, dtype=np.int32)},
+        {"rows": np.zeros(N + 1, np.int64)},
+        {"queries": QUERIES[:, :-1].copy()},
+        {"queries": np.full((70, D), np.nan, np.float32)},
+        {"scores": np.empty((70, 4), np.float32)},
+        {"threads": 0},
+    ],
+)
+def test_among_checks_its_bounds(change: dict[str, Any]) -> None:
+    index = build(POINTS, partitions=P, rounds=1)
+    call: dict[str, Any] = {"queries": QUERIES, "rows": np.arange(3), "ids": np.empty((70, 3), np.int64)}
+    call["scores"] = np.empty((70, 3), np.float32)
+    searcher = _core.Searcher(**arrays_of(index))
+    searcher.among(**call)
+    with pytest.raises((ValueError, TypeError)):
+        searcher.among(**(call | change))
+    codes_only = _core.Searcher(**(arrays_of(index) | {"points": None}))
+    with pytest.raises(ValueError, match="no points"):
+        codes_only.among(**call)
