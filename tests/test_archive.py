@@ -95,6 +95,16 @@ def test_the_golden_file_of_version_1_opens() -> None:
     assert "p7" not in index.ids
 
 
+def test_a_file_read_into_memory_is_not_needed_any_more(tmp_path: Path) -> None:
+    index = changed()
+    index.save(tmp_path / "a")
+    opened = aniso.open(tmp_path / "a", mapped=False)
+    (tmp_path / "a").write_bytes(b"")  # under a memory map this would end the process
+    assert_same(index, opened)
+    with pytest.raises(aniso.FormatError, match="it is empty"):
+        aniso.open(tmp_path / "a", mapped=False)
+
+
 def test_opening_reads_little(tmp_path: Path) -> None:
     made().save(tmp_path / "a")
     start = time.perf_counter()

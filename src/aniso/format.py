@@ -16,6 +16,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from aniso.errors import FormatError
 from aniso.header import ALIGNMENT, LARGEST, Entry, aligned, check_array, check_json, decode, encode, lay_out, refuse
+from aniso.layout import huge_empty
 
 __all__ = ["MAGIC", "VERSION", "File", "open_file", "pack_strings", "save", "unpack_strings"]
 
@@ -37,7 +39,7 @@ _BLOCK = 1 << 18  # bytes checked and written together: small enough to stay in 
 
 @dataclass(frozen=True)
 class File:
-    """An open file. Its arrays are read-only views of one memory map, which lives as long as any of them."""
+    """An open file. Its arrays are read-only views of one memory map or buffer, which lives as long as any of them."""
 
     path: str
     header: dict[str, Any]
@@ -98,10 +100,10 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[str,
     _sync_folder(target.parent)
 
 
-def open_file(path: str | os.PathLike[str], *, verify: bool = False) -> File:
+def open_file(path: str | os.PathLike[str], *, verify: bool = False, mapped: bool = True) -> File:
     """Open a saved file by memory map: only the header is read and checked, in the same time for any size.
 
-    verify=True reads every array as well and compares its checksum; File.verify does so later.
+    mapped=False reads it into memory instead. verify=True reads every array as well and compares its checksum; File.verify does so later.
     """
     name = os.fspath(path)
     kind = os.stat(name).st_mode  # before opening, which would wait for ever on a pipe
@@ -112,7 +114,7 @@ def open_file(path: str | os.PathLike[str], *, verify: bool = False) -> File:
     with open(name, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:  # which cannot be mapped
             refuse(name, "the file", 0, "ends: it is empty (was it truncated?)")
-        opened = _parse(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), name)
+        opened = _parse(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if mapped else _read(file), name)
     if verify:
         opened.verify()
     return opened
@@ -160,6 +162,15 @@ def unpack_strings(text: NDArray[Any], offsets: NDArray[Any]) -> list[str]:
         except UnicodeDecodeError as error:
             raise FormatError(f"string {len(strings)} at byte {first} of the text is not UTF-8: {error}") from None
     return strings
+
+
+def _read(file: BufferedReader) -> memoryview:
+    """The whole file, on huge pages."""
+    memory = memoryview(huge_empty((os.fstat(file.fileno()).st_size,), np.uint8))
+    done = 0
+    while part := file.readinto(memory[done:]):
+        done += part
+    return memory[:done]
 
 
 def _parse(buffer: Any, path: str) -> File:

@@ -431,14 +431,18 @@ def build(
     return index
 
 
-def open_index(path: str | os.PathLike[str], *, threads: int | None = None, verify: bool = False) -> Index:
+def open_index(
+    path: str | os.PathLike[str], *, threads: int | None = None, verify: bool = False, mapped: bool = True
+) -> Index:
     """Open an index that `Index.save` wrote, by memory map: in milliseconds at any size.
 
+    mapped=False reads it into memory instead: that takes a while, but searches are up to a tenth faster (on huge pages)
+    and do not depend on the file any more.
     The header and the shapes of all arrays are checked now, what the arrays say on the first search or change; their
     checksums only with verify=True, which reads the whole file. What is wrong is a FormatError.
     """
     workers = check_threads(threads)
-    opened = open_file(path, verify=verify)
+    opened = open_file(path, verify=verify, mapped=mapped)
     return _restored(opened.header, opened.arrays, workers, opened.path)
 
 
