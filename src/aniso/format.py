@@ -103,7 +103,8 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[str,
 def open_file(path: str | os.PathLike[str], *, verify: bool = False, mapped: bool = True) -> File:
     """Open a saved file by memory map: only the header is read and checked, in the same time for any size.
 
-    mapped=False reads it into memory instead. verify=True reads every array as well and compares its checksum; File.verify does so later.
+    mapped=False reads it into memory instead. verify=True reads every array as well and compares its checksum;
+    File.verify does so later.
     """
     name = os.fspath(path)
     kind = os.stat(name).st_mode  # before opening, which would wait for ever on a pipe
