@@ -167,7 +167,7 @@ def unpack_strings(text: NDArray[Any], offsets: NDArray[Any]) -> list[str]:
 
 def _read(file: BufferedReader) -> memoryview:
     """The whole file, on huge pages."""
-    memory = memoryview(huge_empty((os.fstat(file.fileno()).st_size,), np.uint8))
+    memory = huge_empty((os.fstat(file.fileno()).st_size,), np.uint8).data
     done = 0
     while part := file.readinto(memory[done:]):
         done += part

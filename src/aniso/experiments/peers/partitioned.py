@@ -67,7 +67,7 @@ class Aniso(Library):
 
     @classmethod
     def load(cls, folder: Path, metric: str, settings: Settings, d: int) -> Aniso:
-        index = library("aniso").open(folder / "index.aniso")
+        index = library("aniso").open(folder / "index.aniso", mapped=False)  # the others are in memory too
         index.search(np.ones(d, np.float32), 1, partitions=1, candidates=1)  # the first search looks at the arrays
         return cls(index, metric)
 
