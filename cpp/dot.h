@@ -120,6 +120,16 @@ inline V term(V row, V query) {
   }
 }
 
+// The sum of all lanes, in pairs.
+inline float total(F32 v) {
+  float part[lanes];
+  store(part, v);
+#pragma GCC unroll 4
+  for (std::size_t half = lanes / 2; half; half /= 2)
+    for (std::size_t i = 0; i < half; ++i) part[i] += part[i + half];
+  return part[0];
+}
+
 template <bool Distance>
 float reduce_f32(const float* row, const float* query, std::size_t d) {
   F32 sums[4] = {};
@@ -128,11 +138,15 @@ float reduce_f32(const float* row, const float* query, std::size_t d) {
     for (std::size_t v = 0; v < 4; ++v)
       sums[v] += term<Distance>(load(row + j + v * lanes), load(query + j + v * lanes));
   for (; j + lanes <= d; j += lanes) sums[0] += term<Distance>(load(row + j), load(query + j));
-  const F32 all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
   float sum = 0;
-  for (std::size_t i = 0; i < lanes; ++i) sum += all[i];
+  if (j < d && d >= lanes) {  // the last lanes, without those that were there already
+    const I32 fresh = lane_numbers() >= static_cast<std::int32_t>(j + lanes - d);
+    const F32 last = term<Distance>(load(row + d - lanes), load(query + d - lanes));
+    sums[1] += reinterpret_cast<F32>(reinterpret_cast<I32>(last) & fresh);
+    j = d;
+  }
   for (; j < d; ++j) sum += term<Distance>(row[j], query[j]);
-  return sum;
+  return sum + total((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 float dot_f32(const float* row, const float* query, std::size_t d) { return reduce_f32<false>(row, query, d); }
@@ -157,15 +171,24 @@ float reduce_f16(const std::uint16_t* row, const float* query, std::size_t d) {
   std::size_t j = 0;
   float sum = 0;
 #if defined(__F16C__) && defined(__AVX2__)
-  __m256 sums[2] = {};
+  __m256 sums[4] = {};
   auto eight = [&](std::size_t i) {
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i)));
+    const __m256 x = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i)));
+    return term<Distance>(x, _mm256_loadu_ps(query + i));
   };
-  for (; j + 16 <= d; j += 16)
-    for (std::size_t v = 0; v < 2; ++v) sums[v] += term<Distance>(eight(j + 8 * v), _mm256_loadu_ps(query + j + 8 * v));
-  for (; j + 8 <= d; j += 8) sums[0] += term<Distance>(eight(j), _mm256_loadu_ps(query + j));
-  const __m256 all = sums[0] + sums[1];
-  for (std::size_t i = 0; i < 8; ++i) sum += all[i];
+  for (; j + 32 <= d; j += 32)
+    for (std::size_t v = 0; v < 4; ++v) sums[v] += eight(j + 8 * v);
+  for (; j + 8 <= d; j += 8) sums[0] += eight(j);
+  if (j < d && d >= 8) {  // the last eight, without those that were there already
+    const __m256i numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i fresh = _mm256_cmpgt_epi32(numbers, _mm256_set1_epi32(static_cast<int>(j + 8 - d) - 1));
+    sums[1] += _mm256_and_ps(eight(d - 8), _mm256_castsi256_ps(fresh));
+    j = d;
+  }
+  const __m256 all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  sum = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 #endif
   for (; j < d; ++j) sum += term<Distance>(from_half(row[j]), query[j]);
   return sum;
