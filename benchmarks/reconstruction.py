@@ -5,7 +5,8 @@
     python benchmarks/reconstruction.py --rate 2                    two bits per dimension instead of one
     python benchmarks/reconstruction.py --code-bits 8 --codes LSQ   256 codewords instead of 16
 
-Both sides train on the same points and encode the same other points, with the plain loss.
+Both sides train on the same points and encode the same other points, with the plain loss. FAISS's product codes need
+subspaces of one width: where the rate does not give them, both sides have the next smaller number of subspaces.
 """
 
 from __future__ import annotations
@@ -72,15 +73,17 @@ def main() -> None:
         points = datasets.load(name).points[: n + n // 4]
         train, test = points[:n], points[n:]
         bits = options.code_bits
-        m = options.rate * points.shape[1] // bits
-        pairs: dict[str, tuple[Any, Callable[..., F32]]] = {
-            "PQ": (ProductQuantizer(m, bits_per_code=bits, rounds=10), faiss_pq),
-            "OPQ": (RotatedQuantizer(m, bits_per_code=bits, iterations=50), faiss_opq),
-            "LSQ": (AdditiveQuantizer(m, bits_per_code=bits, scale_bits=0, rounds=25, restarts=16), faiss_lsq),
+        d = points.shape[1]
+        most = options.rate * d // bits
+        even = max(m for m in range(1, most + 1) if d % m == 0)
+        pairs: dict[str, tuple[int, Any, Callable[..., F32]]] = {
+            "PQ": (even, ProductQuantizer(even, bits_per_code=bits, rounds=10), faiss_pq),
+            "OPQ": (even, RotatedQuantizer(even, bits_per_code=bits, iterations=50), faiss_opq),
+            "LSQ": (most, AdditiveQuantizer(most, bits_per_code=bits, scale_bits=0, rounds=25, restarts=16), faiss_lsq),
         }
         whole = float(np.sum((test - test.mean(axis=0)) ** 2, dtype=np.float64))
         for kind in options.codes:
-            quantizer, peer = pairs[kind]
+            m, quantizer, peer = pairs[kind]
             times, errors = [time.process_time()], []
             for side in ("aniso", "faiss"):
                 decoded = ours(quantizer, train, test) if side == "aniso" else peer(faiss, train, test, m, bits)

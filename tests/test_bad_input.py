@@ -392,7 +392,7 @@ BAD_SETTINGS: list[tuple[str, Callable[..., Any], str, list[Any]]] = [
         "product",
         lambda **setting: ProductQuantizer(3, **setting),
         "scale_bits",
-        [1, 3, 4, 32, -8, 8.0, 16.0, "8", None],
+        [1, 3, 5, 32, -8, 8.0, 16.0, "8", None],
     ),
     ("product", lambda **setting: ProductQuantizer(3, **setting), "rounds", [-1, 1.5, "2", None]),
     ("product", lambda **setting: ProductQuantizer(3, **setting), "sweeps", [-1, 1001, 0.5, "2", None]),

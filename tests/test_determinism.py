@@ -39,6 +39,8 @@ for name, queries in (("", None), (" with queries", q)):
     product = ProductQuantizer(25, loss=Threshold(1.0), scale_bits=8, rounds=2, threads=threads)
     product.fit(x, queries=queries)
     keep("product" + name, product, product.books.codewords)
+    coarse = ProductQuantizer(25, loss=Threshold(1.0), scale_bits=4, rounds=1, threads=threads).fit(x, queries=queries)
+    keep("product with a scale of 4 bits" + name, coarse, coarse.books.codewords, coarse.scales.logarithms)
     additive = AdditiveQuantizer(25, rounds=1, restarts=1, sample=3000, threads=threads).fit(x, queries=queries)
     keep("additive" + name, additive, additive.codewords, [] if queries is None else additive.direction)
 aware = AdditiveQuantizer(25, loss=Threshold(1.0), scale_bits=0, rounds=1, restarts=1, sample=3000, threads=threads)

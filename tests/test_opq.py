@@ -33,14 +33,14 @@ def aware_loss(points: Array, decoded: Array, eta: Array) -> float:
     return float(np.mean(np.sum(error**2, axis=1) + (eta - 1) * along**2))
 
 
-@pytest.mark.parametrize("scale_bits", [0, 8])
+@pytest.mark.parametrize("scale_bits", [0, 4, 8])
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (3, 1), (7, 3)])
 def test_shapes_and_scores(d: int, m: int, scale_bits: int) -> None:
     points, queries = mixed_points(300, d), mixed_points(20, d, seed=1)
     quantizer = RotatedQuantizer(m, iterations=3, scale_bits=scale_bits)
     assert quantizer.fit(points) is quantizer
     codes = quantizer.encode(points)
-    assert (codes.shape, codes.dtype) == ((300, m + scale_bits // 8), np.uint8)
+    assert (codes.shape, codes.dtype) == ((300, m + (scale_bits + 7) // 8), np.uint8)
     assert quantizer.bits == 4 * m + scale_bits
     decoded = quantizer.decode(codes)
     assert (decoded.shape, decoded.dtype) == ((300, d), np.float32)

@@ -15,7 +15,7 @@ from aniso.loss import Reconstruction, ScoreAware, Threshold, Weights
 from aniso.quantizers import ProductQuantizer
 from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
 from aniso.quantizers.query_space import QuerySpace, balanced_axes
-from aniso.quantizers.scale import ScaleCodes
+from aniso.quantizers.scale import ScaleCodes, ScaleLevels
 
 Array = NDArray[Any]
 LOSSES = [Reconstruction(), Threshold(1.0), Threshold(-1.0), Threshold(100.0), ScoreAware(np.exp)]
@@ -251,6 +251,25 @@ def test_16_bits_of_scale_are_finer_than_8() -> None:
     assert errors[1] < errors[0] / 50
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_scale_of_4_bits_lowers_the_loss(loss: Any) -> None:
+    """Below that of as many codes without a scale, and below that of the cosine codes under the same levels."""
+    points = normal_points(2000, 12)
+    weights = weights_of(loss, points)
+    quantizer = ProductQuantizer(6, loss=loss, scale_bits=4).fit(points)
+    codes = quantizer.encode(points)
+    assert isinstance(quantizer.scales, ScaleLevels)
+    assert len(np.unique(codes[:, 6])) == 15
+    reached = loss_of(points, quantizer.decode(codes), weights)
+    cosine = quantizer.books.encode(points, points, np.zeros(2000, np.float32), scaled=True, sweeps=10)
+    before = loss_of(points, quantizer.decode(np.concatenate([cosine, codes[:, 6:]], axis=1)), weights)
+    scale = weights.importance * weights.eta * (points.astype(np.float64) ** 2).sum(axis=1)
+    assert (reached <= before + 1e-5 * scale).all()  # float32: some eps of the terms that are summed
+    assert reached.mean() < before.mean()
+    plain = ProductQuantizer(6, loss=loss).fit(points)
+    assert reached.mean() < loss_of(points, plain.decode(plain.encode(points)), weights).mean()
+
+
 def test_codes_under_the_scale_have_the_larger_cosine() -> None:
     points = normal_points(800, 10)
     quantizer = ProductQuantizer(5, scale_bits=8).fit(points)
@@ -284,12 +303,12 @@ def test_a_small_point_keeps_its_direction_under_the_scale() -> None:
 
 
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (2, 1), (5, 3), (7, 7), (10, 3), (11, 4), (40, 3)])
-@pytest.mark.parametrize("scale_bits", [0, 16])
+@pytest.mark.parametrize("scale_bits", [0, 4, 16])
 def test_any_number_of_subspaces(d: int, m: int, scale_bits: int) -> None:
     points = normal_points(200, d)
     quantizer = ProductQuantizer(m, loss=Threshold(1.0), scale_bits=scale_bits, rounds=2).fit(points)
     codes = quantizer.encode(points)
-    assert (codes.shape, codes.dtype) == ((200, m + scale_bits // 8), np.uint8)
+    assert (codes.shape, codes.dtype) == ((200, m + (scale_bits + 7) // 8), np.uint8)
     assert codes[:, :m].max() < 16
     decoded = quantizer.decode(codes)
     assert (decoded.shape, decoded.dtype) == ((200, d), np.float32)
@@ -309,13 +328,15 @@ def test_8_bit_codes_use_256_codewords_and_err_less() -> None:
     assert errors[1] < 0.5 * errors[0]
 
 
-@pytest.mark.parametrize(("settings", "bits"), [((3, 4, 0), 12), ((3, 8, 0), 24), ((50, 4, 8), 208), ((5, 8, 16), 56)])
+@pytest.mark.parametrize(
+    ("settings", "bits"), [((3, 4, 0), 12), ((3, 8, 0), 24), ((50, 4, 8), 208), ((24, 4, 4), 100), ((5, 8, 16), 56)]
+)
 def test_bits(settings: tuple[int, int, int], bits: int) -> None:
     subspaces, bits_per_code, scale_bits = settings
     assert ProductQuantizer(subspaces, bits_per_code=bits_per_code, scale_bits=scale_bits).bits == bits
 
 
-@pytest.mark.parametrize("scale_bits", [0, 8])
+@pytest.mark.parametrize("scale_bits", [0, 4, 8])
 @pytest.mark.parametrize("with_queries", [False, True])
 def test_same_seed_same_bits_whatever_the_threads(scale_bits: int, with_queries: bool) -> None:
     points = normal_points(2500, 9)
@@ -333,7 +354,7 @@ def test_same_seed_same_bits_whatever_the_threads(scale_bits: int, with_queries:
     assert one.books.codewords.tobytes() != other.books.codewords.tobytes()
 
 
-@pytest.mark.parametrize("scale_bits", [0, 8])
+@pytest.mark.parametrize("scale_bits", [0, 4, 8])
 @pytest.mark.parametrize("with_queries", [False, True])
 def test_scores_are_those_of_the_decoded_points(scale_bits: int, with_queries: bool) -> None:
     points, queries = normal_points(300, 9), normal_points(20, 9, seed=1)
@@ -560,6 +581,28 @@ def test_scale_codes_are_within_half_a_step(values: list[float], bits: int) -> N
     assert (encoded.shape, encoded.dtype) == ((len(values), bits // 8), np.uint8)
     # half a step in the logarithm, and the rounding of float32
     assert (np.abs(np.log(codes.decode(encoded).astype(np.float64) / scales)) <= codes.step / 2 + 1e-6).all()
+
+
+def test_scale_levels_have_less_error_than_even_ones() -> None:
+    scales = np.exp(np.random.default_rng(0).normal(size=20_000))
+    levels = ScaleLevels.fit(scales)
+    assert list(levels.logarithms) == sorted(levels.logarithms)
+    codes = levels.encode(scales)
+    assert (codes.shape, codes.dtype, codes.min(), codes.max()) == ((20_000, 1), np.uint8, 1, 15)
+    logs = np.log(scales)
+    error = np.mean((np.log(levels.decode(codes).astype(np.float64)) - logs) ** 2)
+    assert error < 0.0155  # the least that 15 levels leave of a normal variable of variance 1 is about 0.013
+    nearest = np.abs(np.array(levels.logarithms) - logs[:, None]).argmin(axis=1)
+    assert_array_equal(codes[:, 0], nearest + 1)
+
+
+@pytest.mark.parametrize("scales", [[1.0], [0.0], [-1.0, 0.0], [0.5, 0.5, 2.0], [1e-30, 1e30]])
+def test_scale_levels_of_few_scales_are_these(scales: list[float]) -> None:
+    values = np.array(scales)
+    levels = ScaleLevels.fit(values)
+    assert_allclose(levels.decode(levels.encode(values)), np.maximum(values, 0), rtol=1e-6)
+    with pytest.raises(ValueError, match="codes of scales go up to 16; needed: at most 15"):
+        levels.decode(np.array([[16]], np.uint8))
 
 
 def test_scale_codes_at_and_beyond_the_ends() -> None:

@@ -91,7 +91,7 @@ def run(size: Size, progress: Progress) -> Report:
         differences=(
             "The stand-in for SIFT1M has 300,000 descriptors of another detector, so that absolute recalls are not "
             "comparable. In 1@1 the score-aware loss gains a factor of 1.9 to 2.2 (the paper: 2.5 to 2.7), in 1@10 "
-            "one of 1.4 to 1.6 (the paper: 1.9 to 2.1). Our SGH has two things that the paper does not mention: its "
+            "one of 1.4 to 1.7 (the paper: 1.9 to 2.1). Our SGH has two things that the paper does not mention: its "
             "decoder has a shift, so that the mean of the descriptors is not spent on bits, and its rate falls to "
             "zero. The last rows go on from the encoder's bits to bits of less loss by coordinate descent, four bits "
             "at a time; the paper does not do that."

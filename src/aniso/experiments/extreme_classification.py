@@ -108,9 +108,11 @@ def run(size: Size, progress: Progress) -> Report:
 DIFFERENCES = (
     "Amazon-670k could not be had; our classifier has a tenth of its classes, one example each, and a few passes of "
     "training, so that absolute recalls are not comparable. As in the paper the score-aware loss is above in 1@1 at "
-    "every rate, by 0.01 to 0.04 (the paper: 0.004 to 0.09); in 1@10 and 1@100, where both are near 1, either may be "
-    "ahead by what 2,000 queries can show (the paper's 512 bits too: 0.997 against 0.998). The gain at 1,024 bits, "
-    "0.010, is of the size of that noise. What the loss is meant for shows more clearly: the relative error of the "
-    "best logit falls to a third or less. Hidden activations are not spread evenly around the origin, as rectified "
-    "units are never negative, and still the loss that assumes so is the better one."
+    "every rate, by 0.002 to 0.024 (the paper: 0.004 to 0.09). A difference of two recalls of 2,000 queries has a "
+    "standard error of up to 0.015, so that the gains at 256 and 1,024 bits could be noise by themselves; an earlier "
+    "run, at another time and state of the code, had gains of 0.030, 0.021, 0.010 and 0.039. In "
+    "1@10 and 1@100, where both are near 1, either may be ahead (the paper's 512 bits too: 0.997 against 0.998). What "
+    "the loss is meant for shows more clearly: the relative error of the best logit falls to a third or less. Hidden "
+    "activations are not spread evenly around the origin, as rectified units are never negative, and still the loss "
+    "that assumes so is the better one."
 )

@@ -5,8 +5,10 @@ that B_i c is its quantization (paper, section 4.1 and appendix 7.5); eta and im
 
 With scale_bits, every point also stores a scale s and decodes to s * B_i c, with s = |x|^2 / <x, B_i c>, which makes
 the parallel error zero; codes and codebooks are then chosen for the loss that is left under the best scale, and that
-is to say for the largest cosine of x and B_i c. With queries in training all of this happens in another space, and
-the parallel error is that along the query expected for the point (aniso.quantizers.query_space).
+is to say for the largest cosine of x and B_i c. A scale of 4 bits is too coarse for that: there it is the scale of
+least loss, and the codes are chosen again, by the loss, for the scale as stored. With queries in training all of this
+happens in another space, and the parallel error is that along the query expected for the point
+(aniso.quantizers.query_space).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from aniso.progress import Progress, silent
 from aniso.quantizers.codebooks import Codebooks, Codes, fit_codewords, start_codebooks
 from aniso.quantizers.protocol import check_bits, check_codes, score_decoded
 from aniso.quantizers.query_space import QuerySpace
-from aniso.quantizers.scale import ScaleCodes
+from aniso.quantizers.scale import ScaleCodes, ScaleLevels
 
 __all__ = ["ProductQuantizer"]
 
@@ -39,7 +41,7 @@ class ProductQuantizer:
     subspaces       m; the widths of the subspaces differ by at most one dimension
     bits_per_code   4 or 8
     loss            Reconstruction() (default) or a score-aware loss from aniso.loss
-    scale_bits      0, 8 or 16: the bits of the per-point scale, 0 for none
+    scale_bits      the bits of the per-point scale: 0 for none, 8 or 16 for no parallel error, 4 for the least loss
     rounds          joint codebook updates after the plain (L2) initialisation
     sweeps          most sweeps of coordinate descent over a point's codes; 0 takes each subspace's nearest codeword
     sample          most points used in training, chosen by the seed
@@ -59,7 +61,7 @@ class ProductQuantizer:
     """
 
     books: Codebooks
-    scales: ScaleCodes | None
+    scales: ScaleCodes | ScaleLevels | None
     space: QuerySpace | None
     losses: list[float]
 
@@ -77,7 +79,7 @@ class ProductQuantizer:
         threads: int | None = None,
     ) -> None:
         self.subspaces = check_count(subspaces, "subspaces")
-        self.bits_per_code, self.scale_bits = check_bits(bits_per_code, scale_bits)
+        self.bits_per_code, self.scale_bits = check_bits(bits_per_code, scale_bits, scales=(0, 4, 8, 16))
         self.loss = check_loss(loss)
         self.rounds = check_count(rounds, "rounds", least=0)
         self.sweeps = check_count(sweeps, "sweeps", least=0, most=1000)
@@ -138,29 +140,40 @@ class ProductQuantizer:
             losses.append(loss)
         progress("codebooks", self.rounds, self.rounds)
 
-        scales = ScaleCodes.fit(_scales(books, x, towards, codes), bits=self.scale_bits) if self.scale_bits else None
-        self.books, self.losses, self.space, self.scales = books, losses, space, scales
+        self.books, self.losses, self.space, self.scales = books, losses, space, None
+        if self.scale_bits == 4:
+            self.scales = ScaleLevels.fit(self._best_scales(books, x, units, codes, weights))
+        elif self.scale_bits:
+            self.scales = ScaleCodes.fit(_scales(books, x, towards, codes), bits=self.scale_bits)
         return self
 
     def encode(self, points: ArrayLike, *, progress: Progress = silent) -> Codes:
-        """The codes of points: (n, subspaces) bytes, then the bytes of the scale where there is one."""
+        """The codes of points: (n, subspaces) bytes, then the bytes of the scale (4 bits take one)."""
         books = self._fitted()
         x = check_vectors(points, "points", d=books.d)
-        codes = np.empty((len(x), self.subspaces + self.scale_bits // 8), np.uint8)
+        codes = np.empty((len(x), self.subspaces + self._scale_bytes), np.uint8)
         for first in range(0, len(x), _ROWS):
             progress("encode", first, len(x))
             rows = slice(first, first + _ROWS)
             block, towards = _seen(self.space, x[rows])
-            codes[rows, : self.subspaces] = chosen = self._codes(books, block, towards, self._weights(x[rows]))
-            if self.scales:
+            weights = self._weights(x[rows])
+            chosen = self._codes(books, block, towards, weights)
+            if isinstance(self.scales, ScaleCodes):
                 codes[rows, self.subspaces :] = self.scales.encode(_scales(books, block, towards, chosen))
+            elif self.scales:
+                wanted = self._best_scales(books, block, directions(towards), chosen, weights)
+                codes[rows, self.subspaces :] = stored = self.scales.encode(wanted)
+                targets = block * _inverse(self.scales.decode(stored).astype(np.float64))[:, None].astype(np.float32)
+                penalty = (weights.eta - 1.0).astype(np.float32)
+                chosen = books.encode(targets, towards, penalty, scaled=False, sweeps=self.sweeps, start=chosen)
+            codes[rows, : self.subspaces] = chosen
         progress("encode", len(x), len(x))
         return codes
 
     def decode(self, codes: NDArray[Any]) -> F32:
         """The points that the codes stand for, (n, d)."""
         books = self._fitted()
-        names = check_codes(codes, self.subspaces, self.scale_bits // 8, books.codewords.shape[1])
+        names = check_codes(codes, self.subspaces, self._scale_bytes, books.codewords.shape[1])
         decoded = books.decode(names[:, : self.subspaces])
         if self.scales:
             decoded *= self.scales.decode(names[:, self.subspaces :])[:, None]
@@ -174,6 +187,10 @@ class ProductQuantizer:
         if not hasattr(self, "books"):
             raise NotFittedError("this ProductQuantizer has no codebooks yet: call fit(points) first")
         return self.books
+
+    @property
+    def _scale_bytes(self) -> int:
+        return -(-self.scale_bits // 8)
 
     def _weights(self, x: F32) -> Weights:
         norms = np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))
@@ -191,6 +208,11 @@ class ProductQuantizer:
         along = _dots(y, units)
         return _dots(y, x) + penalty * along * _dots(x, units), _dots(y, y) + penalty * along**2
 
+    def _best_scales(self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights) -> F64:
+        """The scales of least loss, N / D; 0 where y points away."""
+        n, d = self._sums(books, x, units, codes, weights)
+        return np.asarray(np.divide(n, d, out=np.zeros_like(d), where=(n > 0) & (d > 0)))
+
     def _loss(self, books: Codebooks, x: F32, units: F32, codes: Codes, weights: Weights) -> float:
         """The mean loss of the points, under the best scale where there is one."""
         n, d = self._sums(books, x, units, codes, weights)
@@ -203,10 +225,8 @@ class ProductQuantizer:
         penalty = weights.eta - 1.0
         if not self.scale_bits:
             return fit_codewords(books, codes, x, units, penalty, weights.importance)
-        n, d = self._sums(books, x, units, codes, weights)
-        scales = np.divide(n, d, out=np.zeros_like(d), where=d > 0)
-        inverse = np.divide(1.0, scales, out=np.zeros_like(d), where=scales > 0)
-        targets = (x * inverse[:, None]).astype(np.float32)
+        scales = self._best_scales(books, x, units, codes, weights)
+        targets = (x * _inverse(scales)[:, None]).astype(np.float32)
         return fit_codewords(books, codes, targets, units, penalty, weights.importance * scales**2)
 
 
@@ -227,6 +247,11 @@ def _scales(books: Codebooks, x: F32, towards: F32, codes: Codes) -> F64:
     above, below = _dots(x, towards), books.dot(towards, codes).astype(np.float64)
     scales = np.divide(above, below, out=plain.copy(), where=(above > 0) & (below > 0))
     return np.asarray(np.clip(scales, plain / 2, plain * 2))
+
+
+def _inverse(scales: F64) -> F64:
+    """1 / scales, and 0 for 0."""
+    return np.asarray(np.divide(1.0, scales, out=np.zeros_like(scales), where=scales > 0))
 
 
 def _dots(a: F32, b: F32) -> F64:

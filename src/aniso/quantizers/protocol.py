@@ -49,13 +49,13 @@ def score_decoded(quantizer: Quantizer, queries: ArrayLike, codes: NDArray[Any])
     return scores
 
 
-def check_bits(bits_per_code: Any, scale_bits: Any) -> tuple[int, int]:
-    """The bits of a code, 4 or 8, and of a scale, 0, 8 or 16."""
+def check_bits(bits_per_code: Any, scale_bits: Any, *, scales: tuple[int, ...] = (0, 8, 16)) -> tuple[int, int]:
+    """The bits of a code, 4 or 8, and of a scale, one of `scales`."""
     code, scale = check_count(bits_per_code, "bits_per_code"), check_count(scale_bits, "scale_bits", least=0)
     if code not in (4, 8):
         raise ValueError(f"bits_per_code is {code}; needed: 4 or 8")
-    if scale not in (0, 8, 16):
-        raise ValueError(f"scale_bits is {scale}; needed: 0, 8 or 16")
+    if scale not in scales:
+        raise ValueError(f"scale_bits is {scale}; needed: {', '.join(map(str, scales[:-1]))} or {scales[-1]}")
     return code, scale
 
 

@@ -1,4 +1,7 @@
-"""Per-point scales in 8 or 16 bits: code 0 is the scale 0, the others are spaced evenly in the logarithm."""
+"""Per-point scales in 4, 8 or 16 bits: code 0 is the scale 0.
+
+The others are spaced evenly in the logarithm, but with 4 bits they lie where the scales of the training points do.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from numpy.typing import NDArray
 from aniso import _core
 from aniso.exact import ExactIndex
 
-__all__ = ["ScaleCodes", "expected_query"]
+__all__ = ["ScaleCodes", "ScaleLevels", "expected_query"]
 
 _MARGIN = 1.2  # how far beyond the scales seen in training the range goes on either side
+_LEVELS = 15  # of 4 bits, without the code of zero
+_MOVES = 60  # of the levels, in training
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,48 @@ class ScaleCodes:
         """The scales of codes (n, bytes): (n,)."""
         numbers = codes.astype(np.int64) @ (256 ** np.arange(self.bytes))
         return np.where(numbers > 0, self.low * np.exp(self.step * (numbers - 1)), 0.0).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class ScaleLevels:
+    """15 scales for the codes 1 to 15 of 4 bits; a scale gets the level nearest in the logarithm, 0 and below code 0.
+
+    >>> import numpy as np
+    >>> levels = ScaleLevels.fit(np.repeat([0.5, 1.0, 2.0], 100))
+    >>> levels.decode(levels.encode(np.array([0.0, 0.5, 1.1, 9.0]))).round(1).tolist()
+    [0.0, 0.5, 1.0, 2.0]
+    """
+
+    logarithms: tuple[float, ...]  # ascending
+
+    @classmethod
+    def fit(cls, scales: NDArray[np.floating]) -> ScaleLevels:
+        """Levels of nearly the least squared error in the logarithm (Lloyd and Max), from quantiles on."""
+        positive = scales[scales > 0]
+        logs = np.log(positive, dtype=np.float64) if len(positive) else np.zeros(1)
+        levels = np.quantile(logs, (np.arange(_LEVELS) + 0.5) / _LEVELS)
+        for _ in range(_MOVES):
+            nearest = _nearest(levels, logs)
+            counts = np.bincount(nearest, minlength=_LEVELS)
+            means = np.bincount(nearest, logs, minlength=_LEVELS) / np.maximum(counts, 1)
+            levels = np.where(counts > 0, means, levels)
+        return cls(tuple(levels.tolist()))
+
+    def encode(self, scales: NDArray[np.floating]) -> NDArray[np.uint8]:
+        """The codes of scales (n,), a byte each: (n, 1)."""
+        positive = scales > 0
+        nearest = _nearest(np.array(self.logarithms), np.log(np.where(positive, scales, 1.0)))
+        return np.where(positive, nearest + 1, 0).astype(np.uint8)[:, None]
+
+    def decode(self, codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """The scales of codes (n, 1): (n,)."""
+        if len(codes) and codes.max() > _LEVELS:
+            raise ValueError(f"codes of scales go up to {codes.max()}; needed: at most {_LEVELS}")
+        return np.concatenate([[0.0], np.exp(self.logarithms)]).astype(np.float32)[codes[:, 0]]
+
+
+def _nearest(levels: NDArray[np.float64], values: NDArray[np.floating]) -> NDArray[np.intp]:
+    return np.searchsorted((levels[1:] + levels[:-1]) / 2, values)
 
 
 def expected_query(
