@@ -1,0 +1,217 @@
+// The kernels of search.
+#include <algorithm>
+#include <array>
+
+#include "../../cpp/kernels.h"
+#include "inputs.h"
+#include "journal.h"
+
+namespace aniso {
+namespace {
+
+void compare_panels(const Kernels& kernels, Journal& journal) {
+  Random random(5);
+  for (int trial = 0; trial < 100; ++trial) {
+    const int most = trial % 2 ? 9 : 0;
+    const std::size_t d = random.size(1, 40), count = random.size(0, 5), rows = random.size(0, 6);
+    const std::size_t stride = 16 * count + random.size(0, 3);
+    const Floats panels = random.floats(count * d * 16, most), queries = random.floats(rows * d, most);
+    auto out = output<float>(rows * stride);
+    kernels.score_panels(panels.data(), d, count, queries.data(), rows, out.data(), stride);
+    // No product is above 4, so that 4 d bounds the sum of their sizes.
+    const double off = most ? 0 : 2 * static_cast<double>(d) * epsilon * 4 * static_cast<double>(d);
+    journal.record("score_panels", out, std::vector<double>(rows * stride, off));
+  }
+}
+
+void compare_tables(const Kernels& kernels, Journal& journal) {
+  Random random(6);
+  for (int trial = 0; trial < 100; ++trial) {
+    const int most = trial % 2 ? 9 : 0;
+    const std::size_t m = random.size(1, 40), width = random.size(1, 9), group = 2 * random.size(1, 6);
+    Floats words = random.floats(m * width * 16, most), query = random.floats(20 + width, most);
+    if (trial % 20 == 0) std::fill(words.begin(), words.end(), 1.0f);  // tables that are constant
+    const float length = std::ldexp(1.0f, static_cast<int>(random.whole(-40, 40)));
+    for (float& value : query) value *= length;
+    const auto firsts = random.wholes<std::int32_t>(m, 0, 20);
+    auto floats = output<float>(16 * m), offset = output<float>(1), step = output<float>(1);
+    auto tables = output<std::uint8_t>(16 * m);
+    kernels.make_tables({words.data(), firsts.data(), m, width, group}, query.data(), floats.data(), tables.data(),
+                        offset.data(), step.data());
+    const double off = most ? 0 : 1e-4 * static_cast<double>(length);
+    journal.record("make_tables", offset, {off + (most ? 0 : 1e-5 * std::fabs(offset[0]))});
+    journal.record("make_tables", step, {1e-5 * static_cast<double>(step[0])});
+    journal.record("make_tables", tables, std::vector<double>(16 * m, 1));  // where rint is nearly a tie
+    journal.record_choices("make_tables", tables);
+  }
+}
+
+void compare_centroids(const Kernels& kernels, Journal& journal) {
+  Random random(7);
+  for (int trial = 0; trial < 100; ++trial) {
+    const bool extreme = trial % 4 == 0;
+    const std::size_t blocks = random.size(1, 12), d4 = 8 * random.size(1, 40), count = random.size(0, 30);
+    auto centroids = random.wholes<std::int8_t>(blocks * d4 * 8, -63, 63);
+    auto query = random.wholes<std::uint8_t>(d4, 0, 127);
+    if (extreme) {
+      const std::int8_t value = trial % 8 ? 63 : -63;
+      std::fill(centroids.begin(), centroids.end(), value);
+      std::fill(query.begin(), query.end(), std::uint8_t{127});
+    }
+    std::vector<std::int32_t> sums(blocks * 8);
+    for (std::size_t i = 0; i < centroids.size(); ++i) sums[i / (8 * d4) * 8 + i / 4 % 8] += 64 * centroids[i];
+    const auto list = random.wholes<std::uint32_t>(count, 0, static_cast<int>(blocks) - 1);
+    auto scores = output<std::int32_t>(count * 8);
+    kernels.score_centroids({centroids.data(), sums.data(), blocks, d4}, query.data(), list.data(), count,
+                            scores.data());
+    journal.record("score_centroids", scores);
+  }
+}
+
+std::vector<std::uint32_t> numbers_of(const std::vector<Hit>& hits) {
+  std::vector<std::uint32_t> numbers;
+  for (const Hit& hit : hits) numbers.insert(numbers.end(), {hit.slot, hit.sum});
+  return numbers;
+}
+
+void compare_scan(const Kernels& kernels, Journal& journal) {
+  Random random(8);
+  for (int trial = 0; trial < 300; ++trial) {
+    const bool largest = trial % 30 == 0;  // 257 groups of 255 are 65535, all that 16 bits hold
+    const std::size_t rows = largest ? 257 : random.size(1, 31), group_rows = largest ? 1 : random.size(1, 5);
+    const std::size_t first = random.size(0, 3), points = random.size(0, 300), blocks = first + (points + 31) / 32;
+    const Bytes codes = random.wholes<std::uint8_t>(blocks * rows * 32, 0, 255);
+    const std::int64_t entry = trial % 3 ? 255 / (2 * static_cast<std::int64_t>(group_rows)) : 255;  // 255 wraps round
+    Bytes tables[4];
+    for (Bytes& table : tables) {
+      table = largest ? Bytes(32 * rows) : random.wholes<std::uint8_t>(32 * rows, 0, entry);
+      for (std::size_t i = 0; i < table.size() && largest; ++i) table[i] = i / 16 % 2 ? 55 : 200;
+    }
+    const std::int64_t most = static_cast<std::int64_t>(rows) * std::min<std::int64_t>(2 * entry, 255);
+    const std::int64_t edges[] = {0, 1, 65535, 65536, 0xffffffff, most / 2, most / 3, random.whole(0, most)};
+    std::vector<Hit> hits[4];
+    std::size_t counts[4];
+    ScanFour four{codes.data(), {}, rows, group_rows, {}, {}, {}};
+    for (std::size_t i = 0; i < 4; ++i) {
+      hits[i].assign(points + more, {untouched, untouched});
+      four.tables[i] = tables[i].data();
+      four.least[i] = static_cast<std::uint32_t>(edges[random.size(0, 7)]);
+      four.hits[i] = hits[i].data();
+      four.counts[i] = &counts[i];
+    }
+    kernels.scan_four(four, first, points);
+    for (std::size_t i = 0; i < 4; ++i) {
+      journal.record("scan_four", std::vector<std::uint64_t>{counts[i]});
+      journal.record("scan_four", numbers_of(hits[i]));
+      std::vector<Hit> one(points + more, {untouched, untouched});
+      const std::size_t count = kernels.scan({codes.data(), tables[i].data(), rows, group_rows}, first, points,
+                                             four.least[i], one.data(), codes.data(), codes.data() + codes.size());
+      journal.record("scan", std::vector<std::uint64_t>{count});
+      journal.record("scan", numbers_of(one));
+    }
+  }
+}
+
+void compare_rows(const Kernels& kernels, Journal& journal) {
+  Random random(9);
+  const float one = 1, zero = 0;
+  for (int trial = 0; trial < 400; ++trial) {
+    const int most = trial % 2 ? 9 : 0;
+    const std::size_t d = random.size(1, trial % 4 ? 140 : 20);
+    Floats row = random.floats(d, most), query = random.floats(d, most), halves(d);
+    std::vector<std::uint16_t> half(d);
+    for (std::size_t j = 0; j < d; ++j) {
+      half[j] = static_cast<std::uint16_t>(random.whole(0, 1) << 15 | random.whole(0, most ? 0 : 0x43ff));
+      if (most) half[j] = static_cast<std::uint16_t>(half[j] | 0x3c00 | random.whole(0, 3) << 8);  // 1, 1.25, 1.5, 1.75
+      halves[j] = kernels.dot_f16(&half[j], &one, 1);  // every float16 is compared below
+    }
+    const float length = most ? std::array{1.0f, 0x1p-140f, 0x1p100f}[trial / 2 % 3] : 1;  // tiny and huge, yet exact
+    for (float& value : row) value *= length;
+    if (trial % 10 == 0)
+      row[random.size(0, d - 1)] = std::array<float, 3>{infinity, -infinity, std::nanf("")}[trial / 10 % 3];
+    if (trial % 10 == 2) query[random.size(0, d - 1)] = 1e-30f;
+    const double off = most ? 0 : 2 * 1e-7 * static_cast<double>(d + 2);
+    auto distance = [&](const Floats& x) {
+      double sum = 0;
+      for (std::size_t j = 0; j < d; ++j) sum += (static_cast<double>(x[j]) - query[j]) * (x[j] - query[j]);
+      return sum;
+    };
+    const double least = most ? 0 : 1e-30;
+    journal.record("dot_f32", Floats{kernels.dot_f32(row.data(), query.data(), d)},
+                   {off * dot_of_sizes(row.data(), query.data(), d) + least});
+    journal.record("dot_f16", Floats{kernels.dot_f16(half.data(), query.data(), d)},
+                   {off * dot_of_sizes(halves.data(), query.data(), d) + least});
+    journal.record("distance_f32", Floats{kernels.distance_f32(row.data(), query.data(), d)},
+                   {off * distance(row) + least});
+    journal.record("distance_f16", Floats{kernels.distance_f16(half.data(), query.data(), d)},
+                   {off * distance(halves) + least});
+    const std::size_t long_d = random.size(0, 300);
+    auto bytes = random.wholes<std::int8_t>(long_d, -128, 127);
+    auto shorts = random.wholes<std::int16_t>(long_d, -32768, 32767);
+    if (trial % 20 == 0) std::fill(bytes.begin(), bytes.end(), std::int8_t{-128});
+    if (trial % 40 == 0) std::fill(shorts.begin(), shorts.end(), std::int16_t{-32768});
+    journal.record("dot_i8", std::vector<std::int32_t>{kernels.dot_i8(bytes.data(), shorts.data(), long_d)});
+  }
+  Floats dots, distances;  // of every float16 there is
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    const std::uint16_t half = static_cast<std::uint16_t>(bits);
+    dots.push_back(kernels.dot_f16(&half, &one, 1));
+    distances.push_back(kernels.distance_f16(&half, &zero, 1));
+  }
+  journal.record("dot_f16", dots);
+  journal.record("distance_f16", distances);
+}
+
+void compare_scores(const Kernels& kernels, Journal& journal) {
+  Random random(10);
+  const float special[] = {infinity, -infinity, std::nanf(""), 0.0f, -0.0f, 0.5f, -0.5f, 3e38f};
+  for (int trial = 0; trial < 300; ++trial) {
+    const int most = trial % 2 ? 9 : 0;
+    const std::size_t n = random.size(0, 70);
+    const std::int64_t top = most ? 1000 : std::numeric_limits<std::int32_t>::max();
+    auto scores = random.wholes<std::int32_t>(n, -top - 1, top);
+    if (n) scores[0] = static_cast<std::int32_t>(trial % 3 ? top : -top - 1);
+    const Floats scales = random.floats(n, most), biases = random.floats(n, most);
+    const float factor = most ? 3.0f : random.real();
+    auto out = output<float>(n), sum = output<float>(1), squares = output<float>(1);
+    kernels.scale_scores(scores.data(), scales.data(), biases.data(), factor, n, out.data());
+    std::vector<double> tolerance(n);
+    double sizes = 0;
+    for (std::size_t i = 0; i < n && !most; ++i) {
+      tolerance[i] = 2 * 3 * epsilon * (std::fabs(static_cast<double>(scores[i]) * scales[i] * factor) + 2);
+      sizes += std::fabs(scales[i]);
+    }
+    journal.record("scale_scores", out, tolerance);
+    const double off = most ? 0 : 2 * 1e-7 * static_cast<double>(n + 2);
+    kernels.sum_squares(scales.data(), n, sum.data(), squares.data());
+    journal.record("sum_squares", sum, {off * sizes});
+    journal.record("sum_squares", squares, {off * dot(scales.data(), scales.data(), n)});
+
+    Floats values = random.floats(n, most);
+    for (float& value : values)
+      if (!random.whole(0, 3)) value = special[random.size(0, 7)];
+    const float least = random.whole(0, 1) || !n ? special[random.size(0, 7)] : values[random.size(0, n - 1)];
+    const std::size_t room = random.size(0, n);
+    auto chosen = output<std::uint32_t>(room), all = output<std::uint32_t>(n);
+    const std::size_t found = kernels.select_at_least(values.data(), n, least, chosen.data(), room);
+    journal.record("select_at_least", std::vector<std::uint64_t>{found});
+    journal.record("select_at_least", chosen);
+    const std::size_t kept = kernels.select_not_below(values.data(), n, least, all.data());
+    all.resize(kept);  // what lies beyond is anything
+    journal.record("select_not_below", std::vector<std::uint64_t>{kept});
+    journal.record("select_not_below", all);
+  }
+}
+
+}  // namespace
+
+void compare_search(const Kernels& kernels, Journal& journal) {
+  compare_panels(kernels, journal);
+  compare_tables(kernels, journal);
+  compare_centroids(kernels, journal);
+  compare_scan(kernels, journal);
+  compare_rows(kernels, journal);
+  compare_scores(kernels, journal);
+}
+
+}  // namespace aniso
