@@ -49,7 +49,7 @@ class Journal {
     for (const auto& [kernel, tally] : tallies_) {
       const bool fine = !tally.wrong && tally.others * 1000 <= tally.choices;
       std::printf("  %-16s %6zu calls %8zu values: ", kernel.c_str(), tally.calls, tally.values);
-      if (tally.wrong) std::printf("%zu WRONG, ", tally.wrong);
+      if (tally.wrong) std::printf("%zu WRONG, the others ", tally.wrong);
       if (tally.worst > 0)
         std::printf("within %.2f of the tolerance", tally.worst);
       else

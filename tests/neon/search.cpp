@@ -197,7 +197,7 @@ void compare_scores(const Kernels& kernels, Journal& journal) {
     journal.record("select_at_least", std::vector<std::uint64_t>{found});
     journal.record("select_at_least", chosen);
     const std::size_t kept = kernels.select_not_below(values.data(), n, least, all.data());
-    all.resize(kept);  // what lies beyond is anything
+    std::fill(all.data() + kept, all.data() + n + 8, 0u);  // what lies beyond is anything, for 8 more than asked
     journal.record("select_not_below", std::vector<std::uint64_t>{kept});
     journal.record("select_not_below", all);
   }
