@@ -203,6 +203,17 @@ void compare_scores(const Kernels& kernels, Journal& journal) {
   }
 }
 
+void compare_counts(const Kernels& kernels, Journal& journal) {
+  Random random(7);
+  for (const std::size_t length : {0, 1, 127, 128, 129, 4096, 128 * 255, 128 * 256 + 5, 100000}) {
+    Bytes bytes(length);
+    for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.whole(0, 2));
+    journal.record("count_set", std::vector<std::uint64_t>{kernels.count_set(bytes.data(), length)});
+    Bytes full(length, 255);
+    journal.record("count_set", std::vector<std::uint64_t>{kernels.count_set(full.data(), length)});
+  }
+}
+
 }  // namespace
 
 void compare_search(const Kernels& kernels, Journal& journal) {
@@ -212,6 +223,7 @@ void compare_search(const Kernels& kernels, Journal& journal) {
   compare_scan(kernels, journal);
   compare_rows(kernels, journal);
   compare_scores(kernels, journal);
+  compare_counts(kernels, journal);
 }
 
 }  // namespace aniso
