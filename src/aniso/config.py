@@ -60,7 +60,7 @@ class Config:
         self._set("iterations", check_count(self.iterations, "iterations", least=0))
         self._set("rounds", check_count(self.rounds, "rounds", least=0))
         self._set("seed", check_seed(self.seed))
-        for name in ("spill", "threshold"):
+        for name in ("spill", "threshold", "centroid_threshold"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
                 raise TypeError(f"{name} is {value!r}; needed: a number")
