@@ -101,7 +101,7 @@ class Allowed:
 
         Found by measuring on GloVe, where this keeps recall level from all points down to 3% of them.
         """
-        widened = partitions * max(1.0, 0.94 * max(self.share, 1e-6) ** (-1 / 3))
+        widened: float = partitions * max(1.0, 0.94 * max(self.share, 1e-6) ** (-1 / 3))
         return min(round(widened), len(self.store.sizes))
 
     def answer(
