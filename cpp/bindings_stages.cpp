@@ -18,6 +18,23 @@ std::size_t count_set(Array<const bool, 1> mask, const std::string& isa) {
   return kernels_named(isa).count_set(reinterpret_cast<const std::uint8_t*>(mask.data()), mask.shape(0));
 }
 
+// The share of a mask that is set: of a large one that of pieces spread over it, unless that is small, where a little
+// more or less would matter.
+double share_set(Array<const bool, 1> mask) {
+  constexpr std::size_t pieces = 128, piece = 128;
+  constexpr double small = 0.125;
+  const std::uint8_t* bytes = reinterpret_cast<const std::uint8_t*>(mask.data());
+  const std::size_t length = mask.shape(0);
+  const Kernels& kernels = kernels_named("");
+  const auto share = [](std::size_t set, std::size_t of) { return static_cast<double>(set) / static_cast<double>(of); };
+  if (length >= 4 * pieces * piece) {
+    std::size_t set = 0;
+    for (std::size_t i = 0; i < pieces; ++i) set += kernels.count_set(bytes + i * (length / pieces), piece);
+    if (share(set, pieces * piece) >= small) return share(set, pieces * piece);
+  }
+  return share(kernels.count_set(bytes, length), std::max<std::size_t>(length, 1));
+}
+
 // What is wrong with the rows that slots name, and which row that is: "" where each of n rows stands in 1 to `most`
 // partitions, once in each, and slots that are not in use name a row too. The arrays may hold anything.
 nb::tuple check_slots(std::size_t n, Array<const std::int64_t, 1> first_blocks, Array<const std::int32_t, 1> sizes,
@@ -183,6 +200,8 @@ void bind_stages(nb::module_& module) {
       "What is wrong with the rows that slots name (beyond, often, missing or nothing), and a row of which it is.");
   module.def("places_set", &places_set, "mask"_a.noconvert(), "places"_a.noconvert(),
              "The places where a mask is true, of which there are as many as `places` has room for.");
+  module.def("share_set", &share_set, "mask"_a.noconvert(),
+             "The share of a mask that is set, from pieces of it where it is large.");
   module.def("count_set", &count_set, "mask"_a.noconvert(), nb::kw_only(), "isa"_a = "",
              "How many elements of a mask are true.");
   module.def("make_tables", &make_tables, "query"_a.noconvert(), "codewords"_a.noconvert(), "firsts"_a.noconvert(),

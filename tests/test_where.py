@@ -121,6 +121,35 @@ def test_what_is_set_in_a_mask(mask: list[int], times: int) -> None:
             _core.places_set(bytes_.view(bool), np.empty(room, np.int64))
 
 
+@pytest.mark.parametrize("length", [1, 65_535, 65_536, 331_479])
+def test_the_share_of_a_mask(length: int) -> None:
+    """Of a large mask it comes from pieces, and is as near as those can be, unless it is small: then it is exact."""
+    rng = np.random.default_rng(3)
+    for mask in [*masks(length), np.zeros(length, bool), np.arange(length) < length // 20, rng.random(length) < 0.2]:
+        share = _core.share_set(mask)
+        assert abs(share - mask.mean()) < 0.015
+        if mask.mean() < 0.1 or length < 65_536:
+            assert share == mask.mean()
+
+
+def test_a_share_that_is_far_off_costs_no_result() -> None:
+    """Only what the pieces do not see is allowed, or only what they see."""
+    n = 1 << 16
+    points = np.random.default_rng(4).normal(size=(n, 4)).astype(np.float32)
+    index = build(points, partitions=16, rounds=1, recall=None)
+    seen = np.arange(n) % (n // 128) < 128
+    assert _core.share_set(seen) == 1
+    assert _core.share_set(~seen) == 0.75  # nothing was seen, so that all was counted
+    few = seen & (np.arange(n) < 2 * n // 128)
+    hidden = ~seen & (np.arange(n) < n // 64)
+    for mask in (seen, ~seen, few, hidden):
+        allowed = np.flatnonzero(mask)
+        for where in (mask, allowed, index.allow(mask)):
+            found = index.search(points[5], 300, partitions=1, candidates=300, where=where)
+            assert len(found.ids) == min(300, len(allowed))
+            assert np.isin(found.ids, allowed).all()
+
+
 @pytest.mark.parametrize(
     "change",
     [

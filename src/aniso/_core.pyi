@@ -231,6 +231,11 @@ def count_set(
 ) -> int:
     """How many elements of a mask are true."""
 
+def share_set(
+    mask: NDArray[np.bool_],
+) -> float:
+    """The share of a mask that is set, from pieces of it where it is large."""
+
 def check_slots(
     n: int,
     first_blocks: NDArray[np.int64],  # (p,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,20 +24,28 @@ class Allowed:
     """The points that a search may return; `Index.allow` makes one, for use as where= in many searches.
 
     They are known by a mask in the order of ids, which one query reads as it is, by their rows, or by bits; the other
-    forms are made when they are needed.
+    forms are made when they are needed, and so is their count. The share of all that they are may come from a part of
+    a mask: it decides how to search, never what is found.
     """
 
     def __init__(
         self,
         store: Store,
-        count: int,
+        share: float,
         *,
         mask: NDArray[np.bool_] | None = None,
         rows: NDArray[np.int64] | None = None,
         bits: NDArray[np.uint8] | None = None,
     ) -> None:
-        self.store, self.count = store, count
+        self.store, self.share = store, share
         self._mask, self._rows, self._bits = mask, rows, bits
+
+    @cached_property
+    def count(self) -> int:
+        """How many they are."""
+        if self._rows is not None:
+            return len(self._rows)
+        return _core.count_set(self._by_row() if self._mask is None else self._mask)
 
     @property
     def bits(self) -> NDArray[np.uint8]:
@@ -48,15 +57,16 @@ class Allowed:
     @property
     def rows(self) -> NDArray[np.int64]:
         """Their rows, ascending."""
-        if self._rows is None and self._mask is None:
-            self._rows = np.flatnonzero(np.unpackbits(self.bits, count=self.store.n, bitorder="little"))
-        elif self._rows is None:
-            self._rows = np.empty(self.count, np.int64)
-            _core.places_set(self._by_row(), self._rows)
+        if self._rows is None:
+            rows = np.empty(self.count, np.int64)
+            _core.places_set(self._by_row(), rows)
+            self._rows = rows
         return self._rows
 
     def _by_row(self) -> NDArray[np.bool_]:
         """Whether each row is one of them."""
+        if self._bits is not None:
+            return np.unpackbits(self._bits, count=self.store.n, bitorder="little").view(np.bool_)
         if self._mask is not None and self.store.ranks is None:
             return self._mask
         by_row = np.zeros(self.store.n, np.bool_)
@@ -68,7 +78,7 @@ class Allowed:
 
     def kept(self) -> Allowed:
         """The same, whatever becomes of the mask that was given."""
-        return Allowed(self.store, self.count, bits=self.bits)
+        return Allowed(self.store, self.share, bits=self.bits)
 
     def form(self, queries: int) -> dict[str, Any]:
         """What the core is given: bits are smaller, a mask needs no conversion."""
@@ -83,18 +93,14 @@ class Allowed:
         ids = self.store.ids_of(self.rows)
         return allowed_by(store, ids[store.there(ids)])
 
-    @property
-    def share(self) -> float:
-        """How many of all."""
-        return self.count / max(self.store.count, 1)
-
     def best_exact(self, k: int, partitions: int) -> bool:
         """Whether scoring all of them takes less than a scan of as many partitions as they need."""
         if self.store.points is None:
             return False
         entries = float(self.store.entries)
         scanned = min(partitions / max(self.share, 1e-9) * entries / len(self.store.sizes), entries)
-        return self.count <= 2 * k or self.count * _EXACT <= scanned
+        count = self.share * self.store.count
+        return count <= 2 * k or count * _EXACT <= scanned
 
     def widened(self, partitions: int) -> int:
         """Partitions to look at for the same recall among fewer points: their best are farther from the query.
@@ -133,14 +139,19 @@ def allowed_by(store: Store, where: Any) -> Allowed:
             shape = mask.shape[0] if mask.ndim == 1 else mask.shape
             raise ValueError(f"where= is a mask of length {shape}; needed: {store.count}, one for each of index.ids")
         mask = np.ascontiguousarray(mask)
-        return Allowed(store, _core.count_set(mask), mask=mask)
+        return Allowed(store, _share(store, mask), mask=mask)
     rows = store.rows_of(as_ids(where))
     if _SPARSE * len(rows) < store.n:
         rows = np.unique(rows)  # an id may be given twice
-        return Allowed(store, len(rows), rows=rows)
+        return Allowed(store, len(rows) / max(store.count, 1), rows=rows)
     by_row = np.zeros(store.n, np.bool_)
     by_row[rows] = True
-    return Allowed(store, _core.count_set(by_row), bits=np.packbits(by_row, bitorder="little"))
+    return Allowed(store, _share(store, by_row), bits=np.packbits(by_row, bitorder="little"))
+
+
+def _share(store: Store, mask: NDArray[np.bool_]) -> float:
+    """The share of all points that a mask by ids or by rows allows, the same for both."""
+    return _core.share_set(mask) if store.in_order else _core.count_set(mask) / max(store.count, 1)
 
 
 def _as_mask(where: Any) -> NDArray[np.bool_] | None:
