@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::size_t kept = 64;  // queries whose memory stays with the workspace
 
-// How many queries' tables and candidates are kept at a time: a few MB.
-std::size_t together(std::size_t candidates) { return std::clamp<std::size_t>((1 << 16) / candidates, 32, 512); }
+// How many queries' tables and candidates are kept at a time: what fits a cache of 2 MB.
+std::size_t together(std::size_t candidates) { return std::clamp<std::size_t>((1 << 16) / candidates, 32, 256); }
 
 // How many queries choose their partitions before any is scanned for: a few MB of choices, or just enough to scan.
 std::size_t routed(const Wish& wish) {
@@ -97,7 +97,8 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
   for (std::size_t first = 0, last; first < total; first = last) {
     for (last = first + 1; last < total && last < first + 4; ++last)
       if (at.pairs[last].partition != at.pairs[first].partition) break;
-    scan_together(at, first, last - first, wish.filter);
+    scan_together(at, at.pairs.data() + first, last - first, wish.filter,
+                  at.pairs[std::min(last, total - 1)].partition);
   }
   for (std::size_t i = 0; i < count; ++i) {
     Query& query = at.queries[i];
@@ -110,12 +111,14 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
   return least;
 }
 
-// One partition for up to four queries.
-void Search::scan_together(Workspace& at, std::size_t first, std::size_t count, const Filter& filter) const {
-  const Pair* pairs = at.pairs.data() + first;
+// One partition for up to four queries; `later` is the partition that comes next.
+void Search::scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter,
+                           std::uint32_t later) const {
   if (count < 3) {
-    for (std::size_t i = 0; i < count; ++i)
-      scan(at, at.queries[pairs[i].query], pairs[i].number, pairs[i].number + 1, filter);
+    for (std::size_t i = 0; i < count; ++i) {
+      Query& query = at.queries[pairs[i].query];
+      scan_partition(at, query, query.chosen[pairs[i].number], filter, later);
+    }
     return;
   }
   const std::size_t partition = pairs[0].partition;

@@ -183,34 +183,38 @@ void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t 
   query.candidates.add(hits, count, base);
 }
 
-// Scans the partitions first .. last - 1 of those chosen.
-void Search::scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const Filter& filter) const {
-  const Scan scan{view_.codes, query.tables.data(), view_.rows, view_.group_rows};
-  for (std::size_t i = first; i < last; ++i) {
-    const std::uint32_t partition = query.chosen[i].partition;
-    const std::int64_t base = units(query, query.chosen[i].base);
+void Search::scan(Workspace& at, Query& query, const Filter& filter) const {
+  for (std::size_t i = 0; i < query.chosen.size(); ++i) {
     // While a partition is scanned, the codes of a later one come into the cache: as many bytes on the way, the rest
     // now.
     const std::uint32_t later = query.chosen[std::min(i + partitions_ahead, query.chosen.size() - 1)].partition;
-    const std::uint8_t *ahead = codes_of(later), *ahead_last = ahead + code_bytes(later) - 64;
-    prefetch_codes(query, i + partitions_ahead, code_bytes(partition));
-    std::size_t at_block = static_cast<std::size_t>(view_.first_blocks[partition]);
-    std::size_t left = static_cast<std::size_t>(view_.sizes[partition]);
-    if (at.stages) at.stages->scanned += static_cast<double>(left);
-    while (left) {
-      // Without a threshold every point is a hit: the first points are few.
-      const std::size_t points = query.candidates.bounded() ? left : std::min(left, early);
-      const std::int64_t least = std::clamp<std::int64_t>(query.candidates.threshold() - base, 0, 1 << 20);
-      const std::size_t hits =
-          kernels_.scan(scan, at_block, points, static_cast<std::uint32_t>(least), at.hits.data(), ahead, ahead_last);
-      take_hits(query, at.hits.data(), hits, base, filter);
-      if (at.stages) at.stages->hits += static_cast<double>(hits);
-      at_block += points / block;
-      ahead += points * view_.rows;
-      left -= points;
-    }
+    prefetch_codes(query, i + partitions_ahead, code_bytes(query.chosen[i].partition));
+    scan_partition(at, query, query.chosen[i], filter, later);
   }
   at.end(&Stages::scan);
+}
+
+// Scans a chosen partition; meanwhile the codes of a later one come into the cache.
+void Search::scan_partition(Workspace& at, Query& query, const Chosen& chosen, const Filter& filter,
+                            std::uint32_t later) const {
+  const Scan scan{view_.codes, query.tables.data(), view_.rows, view_.group_rows};
+  const std::uint8_t *ahead = codes_of(later), *last = ahead + code_bytes(later) - 64;
+  const std::int64_t base = units(query, chosen.base);
+  std::size_t at_block = static_cast<std::size_t>(view_.first_blocks[chosen.partition]);
+  std::size_t left = static_cast<std::size_t>(view_.sizes[chosen.partition]);
+  if (at.stages) at.stages->scanned += static_cast<double>(left);
+  while (left) {
+    // Without a threshold every point is a hit: the first points are few.
+    const std::size_t points = query.candidates.bounded() ? left : std::min(left, early);
+    const std::int64_t least = std::clamp<std::int64_t>(query.candidates.threshold() - base, 0, 1 << 20);
+    const std::size_t hits =
+        kernels_.scan(scan, at_block, points, static_cast<std::uint32_t>(least), at.hits.data(), ahead, last);
+    take_hits(query, at.hits.data(), hits, base, filter);
+    if (at.stages) at.stages->hits += static_cast<double>(hits);
+    at_block += points / block;
+    ahead += points * view_.rows;
+    left -= points;
+  }
 }
 
 // A row of points scored; what is stored decides how.
@@ -295,7 +299,7 @@ std::size_t Search::search(const float* from, Workspace& at, Wish wish, std::int
   for (bool guessing = true;; guessing = false) {
     choose_partitions(at, query, wish.partitions);
     make_tables(at, query, wish.candidates, guessing ? &floor : nullptr);
-    scan(at, query, 0, query.chosen.size(), wish.filter);
+    scan(at, query, wish.filter);
     if (!query.candidates.low_enough()) continue;
     query.candidates.finish();
     if (wish.candidates == asked) learn_floor(floor, query, wish.candidates);

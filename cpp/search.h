@@ -168,12 +168,15 @@ class Search {
   void prefetch_codes(const Query& query, std::size_t number, std::size_t without) const;
   std::size_t sift(Hit* hits, std::size_t count, const Filter& filter) const;
   void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const Filter& filter) const;
-  void scan(Workspace& at, Query& query, std::size_t first, std::size_t last, const Filter& filter) const;
+  void scan(Workspace& at, Query& query, const Filter& filter) const;
+  void scan_partition(Workspace& at, Query& query, const Chosen& chosen, const Filter& filter,
+                      std::uint32_t later) const;
   std::size_t route_and_scan(Workspace& at, const float* queries, std::size_t count, const Wish& wish,
                              std::int64_t* ids, float* scores) const;
   std::size_t scan_chunk(Workspace& at, const float* queries, const std::uint32_t* turns, std::size_t count,
                          const Wish& wish, std::int64_t* ids, float* scores) const;
-  void scan_together(Workspace& at, std::size_t first, std::size_t count, const Filter& filter) const;
+  void scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter,
+                     std::uint32_t later) const;
   float score_row(const Query& query, std::uint32_t row, std::int64_t estimate) const;
   std::size_t rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const;
   std::size_t search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores) const;
