@@ -1,5 +1,6 @@
-// The vocabulary of the table-lookup kernels: 32 bytes, one per point of a block.
-// Only `lookup` and `Sums::at_least` need intrinsics; the rest is the compiler's vector extension.
+// The vocabulary of the table-lookup kernels: 32 bytes, one per point of a block, or 64, of two blocks at a time, where
+// the instruction set is fast with them. Only `lookup` and `Sums::at_least` need intrinsics; the rest is the compiler's
+// vector extension.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,8 +25,15 @@ inline U8 load_bytes(const std::uint8_t* from) {
   return v;
 }
 
+// The same row of neighbouring blocks, `apart` bytes from one to the next: one block, or two.
+template <class Bytes>
+inline Bytes load_blocks(const std::uint8_t* from, std::size_t) {
+  return load_bytes(from);
+}
+
 // A table of 16 bytes, laid out for `lookup`.
-inline U8 load_table(const std::uint8_t* table) {
+template <class Bytes>
+inline Bytes load_table(const std::uint8_t* table) {
 #if defined(__AVX2__)
   return reinterpret_cast<U8>(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))));
 #else
@@ -35,6 +43,42 @@ inline U8 load_table(const std::uint8_t* table) {
   return v;
 #endif
 }
+
+#if defined(__AVX512VBMI__)
+
+// Here a lookup reads the low 5 or 6 bits of an index. As the table is repeated to fill the register, only the low four
+// count: what stands above them in the nibbles below is left there.
+typedef std::uint8_t U8x2 __attribute__((vector_size(2 * block)));
+typedef std::uint16_t U16x2 __attribute__((vector_size(2 * block)));
+
+template <>
+inline U8x2 load_blocks<U8x2>(const std::uint8_t* from, std::size_t apart) {
+  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + apart));
+  return reinterpret_cast<U8x2>(_mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1));
+}
+
+template <>
+inline U8x2 load_table<U8x2>(const std::uint8_t* table) {
+  return reinterpret_cast<U8x2>(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))));
+}
+
+inline U8 lookup(U8 table, U8 index) {
+  return reinterpret_cast<U8>(
+      _mm256_permutexvar_epi8(reinterpret_cast<__m256i>(index), reinterpret_cast<__m256i>(table)));
+}
+
+inline U8x2 lookup(U8x2 table, U8x2 index) {
+  return reinterpret_cast<U8x2>(
+      _mm512_permutexvar_epi8(reinterpret_cast<__m512i>(index), reinterpret_cast<__m512i>(table)));
+}
+
+inline U8 low_nibbles(U8 v) { return v; }
+inline U8x2 low_nibbles(U8x2 v) { return v; }
+inline U8 high_nibbles(U8 v) { return reinterpret_cast<U8>(reinterpret_cast<U16>(v) >> 4); }
+inline U8x2 high_nibbles(U8x2 v) { return reinterpret_cast<U8x2>(reinterpret_cast<U16x2>(v) >> 4); }
+
+#else
 
 // table[index] for each of 32 indices below 16
 inline U8 lookup(U8 table, U8 index) {
@@ -61,35 +105,54 @@ inline U8 lookup(U8 table, U8 index) {
 inline U8 low_nibbles(U8 v) { return v & 15; }
 inline U8 high_nibbles(U8 v) { return v >> 4; }
 
-// Sums of 32 points as 16-bit numbers: points 0, 2, 4 .. in even, 1, 3, 5 .. in odd.
+#endif
+
+// Sums of points as 16-bit numbers: points 0, 2, 4 .. in even, 1, 3, 5 .. in odd.
+template <class Bytes>
 struct Sums {
-  U16 even, odd;  // not set to zero unless asked: an array of them is cleared by a slow instruction
+  typedef std::uint16_t Words __attribute__((vector_size(sizeof(Bytes))));
+  static constexpr std::size_t half = sizeof(Bytes) / 2;
 
-  static Sums zero() { return {U16{}, U16{}}; }
+  Words even, odd;  // not set to zero unless asked: an array of them is cleared by a slow instruction
 
-  void add(U8 v) {
-    const U16 pairs = reinterpret_cast<U16>(v);
+  static Sums zero() { return {Words{}, Words{}}; }
+
+  void add(Bytes v) {
+    const Words pairs = reinterpret_cast<Words>(v);
     even += pairs & 255;
     odd += pairs >> 8;
   }
 
   // Bit i is set where the sum of point i is at least `least`.
-  std::uint32_t at_least(std::uint16_t least) const {
-#if defined(__AVX2__)
-    const __m256i limit = _mm256_set1_epi16(static_cast<short>(least));
-    const __m256i e = reinterpret_cast<__m256i>(even), o = reinterpret_cast<__m256i>(odd);
-    const __m256i e_mask = _mm256_cmpeq_epi16(_mm256_max_epu16(e, limit), e);
-    const __m256i o_mask = _mm256_cmpeq_epi16(_mm256_max_epu16(o, limit), o);
-    const __m256i mask = _mm256_blendv_epi8(e_mask, o_mask, _mm256_set1_epi16(static_cast<short>(0xff00)));
-    return static_cast<std::uint32_t>(_mm256_movemask_epi8(mask));
-#else
-    std::uint32_t mask = 0;
-    for (std::size_t i = 0; i < block / 2; ++i) {
-      mask |= static_cast<std::uint32_t>(even[i] >= least) << (2 * i);
-      mask |= static_cast<std::uint32_t>(odd[i] >= least) << (2 * i + 1);
-    }
-    return mask;
+  std::uint64_t at_least(std::uint16_t least) const {
+#if defined(__AVX512VBMI__)
+    if constexpr (sizeof(Bytes) == 64) {
+      const __m512i limit = _mm512_set1_epi16(static_cast<short>(least));
+      const std::uint64_t e = _mm512_cmpge_epu16_mask(reinterpret_cast<__m512i>(even), limit);
+      const std::uint64_t o = _mm512_cmpge_epu16_mask(reinterpret_cast<__m512i>(odd), limit);
+      if (__builtin_expect(!(e | o), 1)) return 0;
+      return _pdep_u64(e, 0x5555555555555555) | _pdep_u64(o, 0xaaaaaaaaaaaaaaaa);
+    } else
 #endif
+    {
+#if defined(__AVX2__)
+      const __m256i limit = _mm256_set1_epi16(static_cast<short>(least));
+      const __m256i e = reinterpret_cast<__m256i>(even), o = reinterpret_cast<__m256i>(odd);
+      const __m256i e_mask = _mm256_cmpeq_epi16(_mm256_max_epu16(e, limit), e);
+      const __m256i o_mask = _mm256_cmpeq_epi16(_mm256_max_epu16(o, limit), o);
+      const __m256i mask = _mm256_blendv_epi8(e_mask, o_mask, _mm256_set1_epi16(static_cast<short>(0xff00)));
+      return static_cast<std::uint32_t>(_mm256_movemask_epi8(mask));
+#else
+      std::uint16_t e[half], o[half];
+      store(e, o);
+      std::uint64_t mask = 0;
+      for (std::size_t i = 0; i < half; ++i) {
+        mask |= static_cast<std::uint64_t>(e[i] >= least) << (2 * i);
+        mask |= static_cast<std::uint64_t>(o[i] >= least) << (2 * i + 1);
+      }
+      return mask;
+#endif
+    }
   }
 
   void store(std::uint16_t* to_even, std::uint16_t* to_odd) const {
