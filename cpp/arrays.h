@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -42,6 +43,18 @@ inline Centroids centroids_of(const Array<const std::int8_t, 4>& bytes, const Ar
   need(sums.shape(0) == 8 * blocks, "centroid sums: one per centroid, padded to 8");
   need(scales.shape(0) >= 2 && scales.shape(1) == 8 * blocks, "scales: (2 or more, centroids padded to 8)");
   return {{bytes.data(), sums.data(), blocks, d4}, scales.data(), scales.data() + 8 * blocks};
+}
+
+// The centroids of groups of 8 partitions, checked, or none.
+inline Centroids groups_of(const std::optional<Array<const std::int8_t, 4>>& bytes,
+                           const std::optional<Array<const std::int32_t, 1>>& sums,
+                           const std::optional<Array<const float, 2>>& scales,
+                           const Array<const std::int8_t, 4>& centroids, std::size_t d) {
+  if (!bytes) return {};
+  need(sums && scales, "groups: with their sums and scales");
+  need(bytes->shape(1) == centroids.shape(1), "groups: as long as the centroids");
+  need(bytes->shape(0) == (centroids.shape(0) + 7) / 8, "groups: one for every 8 partitions, padded to 8");
+  return centroids_of(*bytes, *sums, *scales, d);
 }
 
 inline std::size_t thread_count(int threads) {

@@ -235,7 +235,7 @@ void sum_by_group(Array<const float, 2> values, Array<const float, 1> weights, A
 
 NB_MODULE(_core, module) {
   using namespace aniso;
-  module.doc() = "The kernels: arithmetic on arrays that NumPy owns. Outputs are arrays the caller allocated.";
+  module.doc() = "The kernels: arithmetic on arrays that NumPy owns. Outputs are arrays the caller allocated, but for Searcher.answer.";
   module.def("isas", &isas, "The instruction sets this machine can run, best first.");
   module.def("isa", &isa, "The instruction set in use: the best, or the one ANISO_ISA names.");
   module.def("assign", &assign, "points"_a.noconvert(), "codewords"_a.noconvert(), "squared_norms"_a.noconvert(),

@@ -3,11 +3,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
-#include <limits>
 #include <vector>
 
 #include "arrays.h"
+#include "candidates.h"
 #include "keys.h"
 #include "threads.h"
 
@@ -20,20 +19,6 @@ constexpr std::size_t tile = 6;           // queries scored together
 constexpr std::size_t group = 8 * tile;   // queries a thread takes at a time
 constexpr std::size_t block_panels = 32;  // 512 points: 200 kB at 100 dimensions
 constexpr std::size_t block_points = 16 * block_panels;
-
-// The k best keys seen so far.
-struct Best {
-  std::size_t k;
-  std::vector<std::uint64_t> keys;
-  float least = -std::numeric_limits<float>::infinity();
-
-  void prune() {
-    if (keys.size() <= k) return;
-    std::nth_element(keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(k) - 1, keys.end(), std::greater<>());
-    keys.resize(k);
-    least = from_sortable(score_of(keys[k - 1]));
-  }
-};
 
 // ids[i], scores[i] = the k best of queries @ points.T + biases, best first, equals by number.
 void exact_search(Array<const float, 2> queries, Array<const float, 3> panels, Array<const float, 1> biases,
@@ -49,8 +34,8 @@ void exact_search(Array<const float, 2> queries, Array<const float, 3> panels, A
          [&](std::size_t begin, std::size_t end, void* scratch) {
            float* values = static_cast<float*>(scratch);
            std::uint32_t* chosen = reinterpret_cast<std::uint32_t*>(values + tile * block_points);
-           std::vector<Best> best(end - begin, Best{k, {}});
-           for (Best& one : best) one.keys.reserve(2 * k + block_points);
+           std::vector<Best> best(end - begin);
+           for (Best& one : best) one.start(k);
            for (std::size_t first = 0; first < n; first += block_points) {
              const std::size_t count = std::min(block_points, n - first);
              const float* block = panels.data() + first * d;
@@ -61,20 +46,18 @@ void exact_search(Array<const float, 2> queries, Array<const float, 3> panels, A
                  float* row = values + r * block_points;
                  for (std::size_t p = 0; p < count; ++p) row[p] += biases.data()[first + p];
                  Best& one = best[i - begin + r];
-                 const std::size_t found = kernels.select_at_least(row, count, one.least, chosen, count);
+                 const std::size_t found = kernels.select_at_least(row, count, one.least(), chosen);
                  for (std::size_t c = 0; c < found; ++c)
-                   one.keys.push_back(key_of(sortable(row[chosen[c]]), static_cast<std::uint32_t>(first) + chosen[c]));
-                 if (one.keys.size() > 2 * k) one.prune();
+                   one.add(key_of(sortable(row[chosen[c]]), static_cast<std::uint32_t>(first) + chosen[c]));
                }
              }
            }
            for (std::size_t i = begin; i < end; ++i) {
-             Best& one = best[i - begin];
-             one.prune();
-             std::sort(one.keys.begin(), one.keys.end(), std::greater<>());
+             const std::vector<std::uint64_t>& keys = best[i - begin].sorted();
+             need(keys.size() == k, "queries, panels and biases: numbers, also their products");
              for (std::size_t c = 0; c < k; ++c) {
-               ids.data()[i * k + c] = number_of(one.keys[c]);
-               scores.data()[i * k + c] = from_sortable(score_of(one.keys[c]));
+               ids.data()[i * k + c] = number_of(keys[c]);
+               scores.data()[i * k + c] = from_sortable(score_of(keys[c]));
              }
            }
          });

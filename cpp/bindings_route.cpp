@@ -34,12 +34,7 @@ void assign_partitions(Array<const float, 2> points, Array<const float, 2> assig
   need(centroids.shape(0) == (p + 7) / 8, "centroids: one per partition, padded to 8");
   routes.base_scales = routes.partitions.scales;
   routes.base_biases = routes.partitions.biases;
-  if (groups) {
-    need(group_sums && group_scales, "groups: with their sums and scales");
-    routes.groups = centroids_of(*groups, *group_sums, *group_scales, d);
-    need(groups->shape(1) == centroids.shape(1), "groups: as long as the centroids");
-    need(groups->shape(0) == (centroids.shape(0) + 7) / 8, "groups: one for every 8 partitions, padded to 8");
-  }
+  routes.groups = groups_of(groups, group_sums, group_scales, centroids, d);
   const std::size_t workers = thread_count(threads);
   nb::gil_scoped_release release;
   const Router router(routes, kernels);

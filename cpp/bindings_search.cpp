@@ -71,11 +71,12 @@ class Searcher {
         float32_(nb::module_::import_("numpy").attr("dtype")("float32")),
         n_(n),
         d_(d),
-        partitions_(sizes.shape(0)) {
+        partitions_(sizes.shape(0)),
+        kernels_(kernels_named(isa)) {
     View view{};
     const std::size_t p = sizes.shape(0), blocks = codes.shape(0);
     const std::size_t m = codewords.shape(0), width = codewords.shape(1), rows = codes.shape(1);
-    need(n >= 1 && n < std::size_t{1} << 31 && d >= 1, "n: 1 to 2^31, d: at least 1");
+    need(n >= 1 && n < std::size_t{1} << 31 && d >= 1, "n: 1 to 2^31 - 1, d: at least 1");
     view.n = n;
     view.d = d;
     view.routes.p = p;
@@ -95,12 +96,7 @@ class Searcher {
       for (std::size_t i = 0; i < 3; ++i) need(std::isfinite(effort->data()[i]), "effort: finite numbers");
       view.routes.effort = {effort->data()[0], effort->data()[1], effort->data()[2]};
     }
-    if (groups) {
-      need(group_sums && group_scales, "groups: with their sums and scales");
-      view.routes.groups = centroids_of(*groups, *group_sums, *group_scales, d);
-      need(groups->shape(1) == centroids.shape(1), "groups: as long as the centroids");
-      need(groups->shape(0) == (centroids.shape(0) + 7) / 8, "groups: one for every 8 partitions, padded to 8");
-    }
+    view.routes.groups = groups_of(groups, group_sums, group_scales, centroids, d);
 
     need(codewords.shape(2) == 16 && m >= 1 && width >= 1, "codewords: (m, width, 16)");
     need(firsts.shape(0) == m, "firsts: one per subspace");
@@ -111,6 +107,7 @@ class Searcher {
     view.tables = {codewords.data(), firsts.data(), m, width, group};
 
     need(rows == (m + 1) / 2 && codes.shape(2) == 32, "codes: (blocks, ceil(m / 2), 32)");
+    need(blocks <= std::size_t{1} << 27, "codes: at most 2^27 blocks, whose slots 32 bits can number");
     need(slot_rows.shape(0) == blocks * 32, "slot_rows: one per slot");
     need(first_blocks.shape(0) == p, "first_blocks: one per partition");
     for (std::size_t i = 0; i < p; ++i) {
@@ -134,12 +131,12 @@ class Searcher {
     need(!row_ids || row_ids->shape(0) >= n, "row_ids: one per point");
     row_ids_ = data_or_null(row_ids);
     rescores_ = view.rescore != Rescore::none;
-    search_ = std::make_unique<Search>(view, kernels_named(isa));
+    search_ = std::make_unique<Search>(view, kernels_);
   }
 
   // One query without a conversion: a tuple of new arrays ids and scores, or None where the caller has to look closer
-  // (the query is not one contiguous float32 vector of d finite values, a number is not a plain int within limits,
-  // `allowed` is not a bit and `mask` not a bool for every point, or has fewer than k set).
+  // (the query is not one contiguous float32 vector of d numbers and of a usual norm, a number is not a plain int
+  // within limits, `allowed` is not a bit and `mask` not a bool for every point, or has fewer than k set).
   nb::object answer(nb::handle query, nb::handle k, nb::handle partitions, nb::handle candidates, nb::handle allowed,
                     nb::handle mask, nb::handle places) {
     Wish wish{};
@@ -149,7 +146,8 @@ class Searcher {
     Borrowed from(query, PyBUF_ND | PyBUF_FORMAT);
     if (!from.is_vector('f', 4, d_) || from.view.shape[0] != static_cast<Py_ssize_t>(d_)) return nb::none();
     const float* values = static_cast<const float*>(from.view.buf);
-    if (!finite(values)) return nb::none();
+    const float squared = kernels_.dot_f32(values, values, d_);
+    if (!(squared > 1e-30f && squared < 1e30f)) return nb::none();  // or not a number
     std::optional<Borrowed> bits, bytes, numbers;
     if (!allowed.is_none()) {
       if (!bits.emplace(allowed, PyBUF_ND | PyBUF_FORMAT).is_vector('B', 1, (n_ + 7) / 8)) return nb::none();
@@ -274,7 +272,8 @@ class Searcher {
       view.rescore = Rescore::none;
       return;
     }
-    auto array = nb::cast<nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>>(points);
+    nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu> array;
+    need(nb::try_cast(points, array, false), "points: a contiguous array (n, width)");  // a copy would not stay alive
     std::size_t width = view.d;
     if (array.dtype() == nb::dtype<float>()) {
       view.rescore = Rescore::float32;
@@ -326,14 +325,8 @@ class Searcher {
     for (std::size_t i = 0; i < count; ++i) ids[i] = row_ids_[ids[i]];
   }
 
-  bool finite(const float* query) const {
-    float sum = 0;
-    for (std::size_t j = 0; j < d_; ++j) sum += query[j] * 0.0f;  // 0 unless a value is not finite
-    return sum == 0;
-  }
-
   void check_query(const float* query, std::size_t row) const {
-    if (finite(query)) return;
+    if (std::isfinite(kernels_.dot_f32(query, query, d_))) return;
     for (std::size_t j = 0; j < d_; ++j)
       if (!std::isfinite(query[j]))
         throw std::invalid_argument("queries row " + std::to_string(row) + ", dimension " + std::to_string(j) +
@@ -343,6 +336,7 @@ class Searcher {
   nb::tuple kept_;  // the arrays, kept alive
   nb::object empty_, int64_, float32_;
   std::size_t n_, d_, partitions_;
+  const Kernels& kernels_;
   const std::int64_t* row_ids_ = nullptr;
   bool rescores_ = false;
   std::unique_ptr<Search> search_;

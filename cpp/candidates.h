@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "kernels.h"
@@ -106,6 +107,9 @@ class Best {
     least_ = *last;
     keys_.resize(keep_);
   }
+
+  // No lower score can be among them.
+  float least() const { return least_ ? from_sortable(score_of(least_)) : -std::numeric_limits<float>::infinity(); }
 
   // The best, best first: `keep`, or as many as there were.
   const std::vector<std::uint64_t>& sorted() {

@@ -254,21 +254,18 @@ void sum_squares(const float* values, std::size_t count, float* sum, float* squa
   *squares = rest_squares;
 }
 
-std::size_t select_at_least(const float* scores, std::size_t count, float least, std::uint32_t* out, std::size_t room) {
+std::size_t select_at_least(const float* scores, std::size_t count, float least, std::uint32_t* out) {
   std::size_t found = 0, i = 0;
 #if defined(__AVX2__)
   const __m256 limit = _mm256_set1_ps(least);
   for (; i + 8 <= count; i += 8) {
     int mask = _mm256_movemask_ps(_mm256_cmp_ps(_mm256_loadu_ps(scores + i), limit, _CMP_GE_OQ));
-    for (; mask; mask &= mask - 1, ++found)
-      if (found < room) out[found] = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(__builtin_ctz(mask));
+    for (; mask; mask &= mask - 1)
+      out[found++] = static_cast<std::uint32_t>(i) + static_cast<std::uint32_t>(__builtin_ctz(mask));
   }
 #endif
   for (; i < count; ++i)
-    if (scores[i] >= least) {
-      if (found < room) out[found] = static_cast<std::uint32_t>(i);
-      ++found;
-    }
+    if (scores[i] >= least) out[found++] = static_cast<std::uint32_t>(i);
   return found;
 }
 

@@ -179,9 +179,8 @@ struct Kernels {
                        std::size_t count, float* out);
   // sum(values) and sum(values ** 2)
   void (*sum_squares)(const float* values, std::size_t count, float* sum, float* squares);
-  // the numbers i < count with scores[i] >= least, in order, at most `room` of them; returns how many there are
-  std::size_t (*select_at_least)(const float* scores, std::size_t count, float least, std::uint32_t* out,
-                                 std::size_t room);
+  // the numbers i < count with scores[i] >= least, in order, fast where they are few; returns how many there are
+  std::size_t (*select_at_least)(const float* scores, std::size_t count, float least, std::uint32_t* out);
   // the numbers i < count where not scores[i] < least, in order, fast where they are many; returns how many there are.
   // Out has room for count + 8 numbers.
   std::size_t (*select_not_below)(const float* scores, std::size_t count, float least, std::uint32_t* out);

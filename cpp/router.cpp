@@ -120,6 +120,8 @@ std::size_t Router::choose_blocks(Route& at, std::size_t count) const {
   if (at.keys.size() < (wanted + 1) / 2) {
     gather(at, blocks, wanted);
     trim(at, wanted, 0);
+    // By place, as equal partitions are taken by their place in the list.
+    std::sort(at.keys.begin(), at.keys.end(), [](auto a, auto b) { return number_of(a) < number_of(b); });
   }
   at.list.resize(at.keys.size());
   for (std::size_t i = 0; i < at.list.size(); ++i) at.list[i] = number_of(at.keys[i]);

@@ -16,6 +16,7 @@ constexpr std::size_t block = 32;
 constexpr std::size_t early = 128;           // points scanned before the threshold is first looked at
 constexpr std::size_t partitions_ahead = 2;  // how far ahead of the scan codes are brought into the cache
 constexpr std::size_t rows_together = 16;    // rows scored together with all queries of a few
+constexpr float tiny = 1e-30f;               // a squared norm from which on its parts are exact enough
 constexpr double furthest = 1 << 30;         // integer scores of centroids stay within this
 
 void prefetch_bytes(const void* from, std::size_t bytes) {
@@ -63,7 +64,15 @@ void Search::fit(Query& query) const {
 void Search::prepare(const float* from, Workspace& at, Query& query) const {
   float scale = 1;
   if (view_.unit_queries) {
-    const float squared = kernels_.dot_f32(from, from, view_.d);
+    float squared = kernels_.dot_f32(from, from, view_.d);
+    if (!(squared > tiny)) {  // squares are lost: take numbers that are not as small
+      const auto absolute = [](float a, float b) { return std::fabs(a) < std::fabs(b); };
+      const float most = view_.d ? std::fabs(*std::max_element(from, from + view_.d, absolute)) : 0;
+      for (std::size_t j = 0; j < view_.d; ++j)
+        query.shifted[j] = most > 0 ? static_cast<float>(static_cast<double>(from[j]) / static_cast<double>(most)) : 0;
+      from = query.shifted.data();
+      squared = kernels_.dot_f32(from, from, view_.d);
+    }
     scale = squared > 0 ? 1 / std::sqrt(squared) : 0;
   }
   float largest = 0;

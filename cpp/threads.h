@@ -1,10 +1,11 @@
-// Ranges of work spread over threads. The ranges do not depend on the number of threads, so neither do results.
+// Ranges of work spread over threads. No sum runs over more than one range, so that results do not depend on them.
 #pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <thread>
 #include <vector>
@@ -26,7 +27,8 @@ class Scratch {
   void* data_;
 };
 
-// Calls work(begin, end, scratch) for chunks of [0, count) on up to `threads` threads; the caller is one of them.
+// Calls work(begin, end, scratch) for chunks of [0, count) on up to `threads` threads; the caller is one of them. What
+// one of them throws, the caller does once all have stopped.
 template <class Work>
 void spread(std::size_t count, std::size_t chunk, std::size_t threads, std::size_t scratch_bytes, Work work) {
   const std::size_t chunks = (count + chunk - 1) / chunk;
@@ -35,20 +37,30 @@ void spread(std::size_t count, std::size_t chunk, std::size_t threads, std::size
   std::atomic<std::size_t> next{0};
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (std::size_t t = 0; t < threads; ++t) scratch.push_back(std::make_unique<Scratch>(scratch_bytes));
-  auto run = [&](std::size_t t) {
-    for (std::size_t c; (c = next.fetch_add(1)) < chunks;) {
-      const std::size_t begin = c * chunk;
-      work(begin, begin + chunk < count ? begin + chunk : count, scratch[t]->data());
+  std::exception_ptr thrown;
+  std::mutex mutex;
+  auto run = [&](std::size_t t) noexcept {
+    try {
+      for (std::size_t c; (c = next.fetch_add(1)) < chunks;) {
+        const std::size_t begin = c * chunk;
+        work(begin, begin + chunk < count ? begin + chunk : count, scratch[t]->data());
+      }
+    } catch (...) {
+      next = chunks;
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!thrown) thrown = std::current_exception();
     }
   };
   std::vector<std::thread> others;
   try {
+    others.reserve(threads);
     for (std::size_t t = 1; t < threads; ++t) others.emplace_back(run, t);
   } catch (...) {
     // The system refused a thread: those that started, and this one, do all the work.
   }
   run(0);
   for (std::thread& other : others) other.join();
+  if (thrown) std::rethrow_exception(thrown);
 }
 
 }  // namespace aniso

@@ -82,7 +82,7 @@ def indexes() -> list[Parts]:
             if (number + at) % 3:
                 index.remove(index.ids[5:11])
                 index.update(POINTS[:3] * 2, index.ids[:3])
-            header, arrays = to_parts(index._store, index._measured())
+            header, arrays = to_parts(index._store)
             arrays["hidden"] = np.array([1, 4, 30])
             made.append((header, {name: np.array(array) for name, array in arrays.items()}))
     return made
@@ -308,7 +308,7 @@ def use(index: aniso.Index, rng: np.random.Generator) -> None:
     if kind == 5 and len(index) > 3:
         if index.config.rescore != "none":
             index.measure_recall(k=3)
-        again = file_format._parse(written(*to_parts(index._store, index._measured())), "saved again")
+        again = file_format._parse(written(*to_parts(index._store)), "saved again")
         check_search(_restored(again.header, again.arrays, 1, again.path), rng)
 
 

@@ -191,6 +191,15 @@ def test_exact_search(isa: str, q: int, n: int, d: int, k: int, seed: int) -> No
     assert_array_equal(scores, np.take_along_axis(expected, order, axis=1))
 
 
+def test_exact_search_refuses_scores_that_are_no_numbers() -> None:
+    points = np.ones((40, 4), np.float32)
+    points[:35, 0] = np.nan
+    ids, scores = np.empty((2, 9), np.int64), np.empty((2, 9), np.float32)
+    for threads in (1, 3):
+        with pytest.raises(ValueError, match="numbers"):
+            _core.exact_search(points[-2:], pack_panels(points), np.zeros(40, np.float32), ids, scores, threads=threads)
+
+
 @given(n=st.integers(1, 30), seed=SEEDS)
 def test_moments_and_solve(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

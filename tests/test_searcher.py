@@ -351,3 +351,44 @@ assert not np.isin(ids, names).any()
         check=False,
     )
     assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr}"
+
+
+@pytest.mark.parametrize("rescore", RESCORES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_one_query_is_refused_like_many(metric: str, rescore: str) -> None:
+    """Also by an index that has answered before, where one query takes a shorter way."""
+    index = build(POINTS, metric=metric, partitions=P, rescore=rescore, recall=None)
+    index.search(POINTS[0])
+    for value in (1e30, 3e38, 1e-30, np.nan, np.inf):
+        for query in (np.full(POINTS.shape[1], value, np.float32), np.full((2, POINTS.shape[1]), value, np.float32)):
+            with pytest.raises(ValueError, match=r"float32|finite"):
+                index.search(query)
+
+
+def test_cosines_of_small_queries() -> None:
+    """The direction counts, also where squares are too small for a float."""
+    index = build(POINTS, metric="cosine", partitions=P, rescore="float32", recall=None)
+    for row in (3, 7):
+        queries = np.array([POINTS[row] * 10.0**-e for e in (0, 15, 20, 25, 30)], np.float32)
+        found = index.search(queries, 5, partitions=P, candidates=2 * len(POINTS))
+        assert (found.ids[:, 0] == row).all()
+        assert np.abs(found.scores - found.scores[0]).max() < 1e-5
+
+
+def test_points_are_not_copied() -> None:
+    """The core borrows them; of an array that it would have to copy, it would borrow what is gone."""
+    arrays = arrays_of(build(POINTS, metric="dot", partitions=P, rescore="float32", recall=None))
+    with pytest.raises(ValueError, match="points: a contiguous array"):
+        _core.Searcher(**{**arrays, "points": np.asfortranarray(arrays["points"])})
+    with pytest.raises(ValueError, match="points: a contiguous array"):
+        _core.Searcher(**{**arrays, "points": arrays["points"].tolist()})
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_of_the_smallest_numbers(metric: str) -> None:
+    """Their units of 1/127 or 1/63 are 0 in float32."""
+    points = POINTS.copy()
+    points[5], points[600] = 1e-44, -1e-43
+    index = build(points, metric=metric, partitions=P, rescore="int8", recall=None)
+    assert index.search(POINTS[:30], 5, partitions=P, candidates=2 * N).ids.shape == (30, 5)

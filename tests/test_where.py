@@ -130,6 +130,9 @@ def test_the_share_of_a_mask(length: int) -> None:
         assert abs(share - mask.mean()) < 0.015
         if mask.mean() < 0.1 or length < 65_536:
             assert share == mask.mean()
+    for period in (300, 512, 1000, 2589, 10_000):  # one of them just as far apart as the pieces
+        mask = np.arange(length) % period < 128
+        assert abs(_core.share_set(mask) - mask.mean()) < 0.1
 
 
 def test_a_share_that_is_far_off_costs_no_result() -> None:
@@ -137,7 +140,11 @@ def test_a_share_that_is_far_off_costs_no_result() -> None:
     n = 1 << 16
     points = np.random.default_rng(4).normal(size=(n, 4)).astype(np.float32)
     index = build(points, partitions=16, rounds=1, recall=None)
-    seen = np.arange(n) % (n // 128) < 128
+    part = n // 128
+    places = [i * part + ((i * 0x9E3779B97F4A7C15 & 2**64 - 1) >> 32) % (part - 127) for i in range(128)]
+    seen = np.zeros(n, bool)
+    for place in places:
+        seen[place : place + 128] = True
     assert _core.share_set(seen) == 1
     assert _core.share_set(~seen) == 0.75  # nothing was seen, so that all was counted
     few = seen & (np.arange(n) < 2 * n // 128)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from dataclasses import asdict, fields
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,24 +25,48 @@ from aniso.layout import BLOCK
 from aniso.partition import Partitions
 from aniso.quantizers.codebooks import Codebooks
 from aniso.store import Store
+from aniso.tune import Measured
 
 __all__ = ["from_parts", "save", "to_parts"]
 
 Parts = tuple[dict[str, Any], dict[str, NDArray[Any]]]
 
+_SLOTS = ("codes", "slot_rows")  # the arrays of blocks
+_BLOCKS = 1024  # of them written at a time
 _MOST_DIMENSIONS = 1 << 20
 _LARGEST = 1e31  # in the arrays of partitions and codebooks: what comes from points, whose norms are at most 1e15
 _COUNTS = ("added", "blocks", "count", "d", "expected", "n", "next_id")  # header fields that are whole numbers
 _NUMBERS = ("added_distance", "bias_low", "bias_step", "distance")  # and those that are floats
 
 
-def save(path: str | os.PathLike[str], store: Store, measured: dict[str, Any]) -> None:
+def save(path: str | os.PathLike[str], store: Store) -> None:
     """Write the index into one file."""
-    file_format.save(path, *to_parts(store, measured))
+    header, arrays = _parts(store)
+    used = store.used_slots()
+    file_format.save(path, header, arrays, {name: partial(_used, arrays[name], used) for name in _SLOTS})
 
 
-def to_parts(store: Store, measured: dict[str, Any]) -> Parts:
-    """The header and the arrays of an index."""
+def to_parts(store: Store) -> Parts:
+    """The header and the arrays of an index, for a pickle."""
+    header, arrays = _parts(store)
+    used = store.used_slots()
+    return header, arrays | {name: np.concatenate([arrays[name][:0], *_used(arrays[name], used)]) for name in _SLOTS}
+
+
+def _used(array: NDArray[Any], used: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+    """An array of blocks, some at a time, with zeros in the slots not in use: there a writer may be at work."""
+    for first in range(0, len(array), _BLOCKS):
+        part = array[first : first + _BLOCKS]
+        mask = np.arange(BLOCK) < used[first : first + _BLOCKS, None]
+        yield part * mask.reshape(len(part), *[1] * (part.ndim - 2), BLOCK)
+
+
+def _parts(store: Store) -> Parts:
+    """The header and the arrays of an index, which say anything in slots that are not in use."""
+    measured: dict[str, Any] = {}
+    if store.target is not None:
+        effort = {} if store.effort is None else {"effort": store.effort.tolist()}
+        measured = {"curve": [list(row) for row in store.curve], "recall": store.target, **effort}
     encoder = store.encoder
     partitions, books = encoder.partitions, encoder.books
     header = {
@@ -87,10 +113,8 @@ def to_parts(store: Store, measured: dict[str, Any]) -> Parts:
     return header, {name: array for name, array in arrays.items() if array is not None}
 
 
-def from_parts(
-    header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads: int, path: str
-) -> tuple[Store, dict[str, Any]]:
-    """The index that a header and arrays make, and what tuning found; FormatError names what does not fit."""
+def from_parts(header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads: int, path: str) -> Store:
+    """The index that a header and arrays make; FormatError names what does not fit."""
     reader = _Reader(header, arrays, path)
     config, counts = reader.config(), {name: reader.count(name) for name in _COUNTS}
     reals = {name: reader.number(name) for name in _NUMBERS}
@@ -150,8 +174,9 @@ def from_parts(
     )
     if "effort" in measured:
         store.share_out(np.array(measured["effort"], np.float32))
+    store.curve, store.target = [Measured(*row) for row in measured.get("curve", [])], measured.get("recall")
     store.come_from(path)
-    return store, measured
+    return store
 
 
 def _codebooks(reader: _Reader, config: Config, d: int, threads: int) -> Codebooks:

@@ -92,6 +92,8 @@ def tidied(store: Store) -> Store:
 
 def retrained(store: Store, threads: int, progress: Progress) -> Store:
     """The same points and ids in new partitions."""
+    if not store.count:
+        raise ValueError("the index has no points; needed: at least 1 to train partitions for (call add(points) first)")
     wish, rows = store.encoder.config, store.rows
     if store.encoder.automatic:
         wish = replace(wish, partitions=None, sample=None, spill=wish.spill or Config.spill)

@@ -247,7 +247,8 @@ def _biases(x: F32, partitions: Partitions, chosen: NDArray[np.int32]) -> NDArra
 
 def _to_int8(x: F32) -> NDArray[np.int8]:
     largest = np.abs(x).max(axis=1)
-    steps = np.where(largest > 0, largest / 127, 1.0)
+    steps = largest / 127
+    steps[steps == 0] = 1  # also of the smallest numbers there are
     values = np.rint(x / steps[:, None]).astype(np.int8)
     # The scale that leaves no error along the point itself, where high scores come from.
     along = np.einsum("nd,nd->n", values, x, dtype=np.float64)

@@ -14,7 +14,7 @@ import secrets
 import stat
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -63,8 +63,16 @@ class File:
             position = entry.offset + entry.size
 
 
-def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+def save(
+    path: str | os.PathLike[str],
+    header: dict[str, Any],
+    arrays: dict[str, NDArray[Any]],
+    pieces: Mapping[str, Callable[[], Iterator[NDArray[Any]]]] | None = None,
+) -> None:
     """Write a file that holds the header and the arrays; the same content gives the same bytes.
+
+    pieces gives what to write in place of some arrays, a few rows at a time, where they are not to be written as they
+    stand.
 
     Until all of it is on the disk, path keeps what it had before: a crash, an error or an interrupt leaves the old file
     or the new one, never a part. The new file is written beside it, so the folder needs room for both.
@@ -85,7 +93,7 @@ def save(path: str | os.PathLike[str], header: dict[str, Any], arrays: dict[str,
         with open(descriptor, "wb") as file:
             if mode is not None:
                 os.chmod(temporary, mode)
-            _write(file, header, arrays, entries)
+            _write(file, header, arrays, entries, pieces or {})
             file.flush()
             os.fsync(descriptor)
         os.replace(temporary, target)
@@ -217,16 +225,23 @@ def _head(header: dict[str, Any], entries: dict[str, dict[str, Any]]) -> bytes:
     return prefix + struct.pack("<I", zlib.crc32(data, zlib.crc32(prefix))) + data
 
 
-def _write(file: BinaryIO, header: dict[str, Any], arrays: dict[str, NDArray[Any]], entries: dict[str, Any]) -> None:
+def _write(
+    file: BinaryIO,
+    header: dict[str, Any],
+    arrays: dict[str, NDArray[Any]],
+    entries: dict[str, Any],
+    pieces: Mapping[str, Callable[[], Iterator[NDArray[Any]]]],
+) -> None:
     """The arrays first, for their checksums, then the header in the room left for it."""
     position = 0
     file.seek(len(_head(header, entries)))
     for name, entry in entries.items():
         file.write(bytes(entry["offset"] - position))
         checksum = 0
-        for block in _blocks(arrays[name]):
-            checksum = zlib.crc32(block, checksum)
-            file.write(block)
+        for piece in pieces[name]() if name in pieces else [arrays[name]]:
+            for block in _blocks(piece):
+                checksum = zlib.crc32(block, checksum)
+                file.write(block)
         entry["crc32"] = f"{checksum:08x}"
         position = entry["offset"] + entry["size"]
     file.seek(0)

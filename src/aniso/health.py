@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from aniso.store import Store
 __all__ = ["describe"]
 
 
-def describe(store: Store, curve: Sequence[tuple[Any, ...]], target: float | None) -> dict[str, Any]:
+def describe(store: Store) -> dict[str, Any]:
     """What Index.info returns.
 
     balance    the share of all entries that a query would meet in its own partition, times the partitions: 1 if all are
@@ -27,7 +26,7 @@ def describe(store: Store, curve: Sequence[tuple[Any, ...]], target: float | Non
     arrays: list[NDArray[Any] | None] = [
         store.codes[: store.blocks],
         store.slot_rows[: store.blocks],
-        store.numbers,
+        None if store.numbers is None else store.numbers[: store.n],
         store.live,
         store.places,
     ]
@@ -47,6 +46,6 @@ def describe(store: Store, curve: Sequence[tuple[Any, ...]], target: float | Non
         "rescore": encoder.config.rescore,
         "bytes": int(sum(array.nbytes for array in arrays if array is not None) + kept),
         "drift": float(store.drift),
-        "recall": target,
-        "curve": [list(row) for row in curve],
+        "recall": store.target,
+        "curve": [list(row) for row in store.curve],
     }

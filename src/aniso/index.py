@@ -58,13 +58,10 @@ class Index:
     "float32", else the best estimate the stored copy gives.
     """
 
-    def __init__(self, store: Store, threads: int, measured: dict[str, Any] | None = None) -> None:
+    def __init__(self, store: Store, threads: int) -> None:
         self._store = store
         self._threads = threads
         self._lock = threading.RLock()  # between writers; searches never take it
-        measured = measured or {}
-        self._target: float | None = measured.get("recall")
-        self._curve = [Measured(*row) for row in measured.get("curve", [])]
         self._asked: NDArray[np.float32] | None = None  # the queries that settings were measured with, if given
 
     @classmethod
@@ -174,7 +171,8 @@ class Index:
         """
         store = self._store
         if partitions is None or candidates is None:
-            chosen = store.settings.get((k, recall)) if type(k) is int else None
+            plain_recall = recall is None or type(recall) is float
+            chosen = store.settings.get((k, recall)) if type(k) is int and plain_recall else None
             chosen = chosen or self._choose(store, k, recall)
             partitions = chosen[0] if partitions is None else partitions
             candidates = chosen[1] if candidates is None else candidates
@@ -219,6 +217,7 @@ class Index:
     def add(self, points: ArrayLike | Iterator[ArrayLike], ids: Any = None, *, progress: Progress = silent) -> None:
         """Append points (n, d), or an iterator of such arrays; the next search finds them.
 
+        Each array is one step: where one of an iterator is refused, those before it stay.
         ids are int64 or str, one for each point; without them, points get the next whole numbers.
         """
         if isinstance(points, Iterator):
@@ -255,10 +254,10 @@ class Index:
         with self._lock:
             before = self._store
             store = before.draft()
-            curve = self._measure(store, queries, store.kept, progress)
+            asked = self._measure(store, target, queries, store.kept, progress)
             store.take_lookup(before, None, store.n)
-            self._curve, self._target, self._store = curve, target, store
-        return curve
+            self._store, self._asked = store, asked
+        return store.curve
 
     def measure_recall(
         self,
@@ -289,7 +288,7 @@ class Index:
 
     def info(self) -> dict[str, Any]:
         """How the index is doing: sizes, balance, what removed points left behind, drift, and what tuning measured."""
-        return describe(self._store, self._curve, self._target)
+        return describe(self._store)
 
     def rebalance(self, *, progress: Progress = silent) -> None:
         """Train partitions and codebooks anew on the points that are there, from the copy kept for rescoring.
@@ -299,9 +298,7 @@ class Index:
         the queries that it was tuned with before.
         """
         with self._lock:
-            self._store = changes.retrained(self._store, self._threads, progress)
-            if self._target is not None:
-                self.tune(self._asked, recall=self._target, progress=progress)
+            self._store = self._retrained(self._store, progress)
 
     def compact(self) -> None:
         """Drop what removed and moved points left behind; a change does so itself once there is much of it."""
@@ -310,41 +307,40 @@ class Index:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the index into one file, whole or not at all; `aniso.open` opens it."""
-        archive.save(path, self._store, self._measured())
+        archive.save(path, self._store)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (*archive.to_parts(self._store, self._measured()), self._threads)
-
-    def _measured(self) -> dict[str, Any]:
-        """What tuning found, as a file holds it."""
-        if self._target is None:
-            return {}
-        effort = {} if self._store.effort is None else {"effort": self._store.effort.tolist()}
-        return {"curve": [list(row) for row in self._curve], "recall": self._target, **effort}
+        return _restored, (*archive.to_parts(self._store), self._threads)
 
     def _publish(self, store: Store, progress: Progress = silent) -> None:
-        """Put the next state in place of the present one."""
-        if changes.outdated(store):
-            self._store = store
-            self.rebalance(progress=progress)
-        else:
-            self._store = changes.tidied(store)
+        """Put the next state in place of the present one, once all of it is there."""
+        self._store = self._retrained(store, progress) if changes.outdated(store) else changes.tidied(store)
 
-    def _measure(self, store: Store, queries: Any, rows: Any, progress: Progress) -> list[Measured]:
-        """The curve of settings; nothing where every score is computed anyway."""
-        self._asked = None if queries is None else sample_queries(store, queries, rows)[0]
-        if len(store.sizes) == 1 or store.count < 2:
-            return []
-        return measure_curve(store, self._asked, rows, self._threads, progress)
+    def _retrained(self, store: Store, progress: Progress) -> Store:
+        """The same points in new partitions, tuned anew if the index was."""
+        new = changes.retrained(store, self._threads, progress)
+        if store.target is not None:
+            self._measure(new, store.target, self._asked, new.kept, progress)
+        return new
+
+    def _measure(
+        self, store: Store, target: float, queries: Any, rows: Any, progress: Progress
+    ) -> NDArray[np.float32] | None:
+        """Tune a state that no search reads yet, unless every score is computed anyway; the queries that served."""
+        asked = None if queries is None else sample_queries(store, queries, rows)[0]
+        measures = len(store.sizes) > 1 and store.count > 1
+        store.curve = measure_curve(store, asked, rows, self._threads, progress) if measures else []
+        store.target = target
+        return asked
 
     def _choose(self, store: Store, k: Any, recall: float | None) -> tuple[int, int]:
         """Partitions and candidates for a search, kept for the next one."""
-        k, target = check_count(k, "k"), self._target if recall is None else check_recall(recall)
+        k, target = check_count(k, "k"), store.target if recall is None else check_recall(recall)
         p = len(store.sizes)
         if p == 1:  # every score is computed
             chosen = 1, max(2 * store.n, 1)
-        elif self._curve and target is not None:
-            chosen = interpolate(self._curve, k, target, p)
+        elif store.curve and target is not None:
+            chosen = interpolate(store.curve, k, target, p)
         elif recall is None:
             config = store.encoder.config
             chosen = config.default_partitions(), config.default_candidates(k)
@@ -359,7 +355,8 @@ class Index:
     ) -> Result:
         """The answer from one state."""
         k = check_count(k, "k")
-        looked, kept = check_count(partitions, "partitions"), check_count(candidates, "candidates")
+        looked = min(check_count(partitions, "partitions"), len(store.sizes))
+        kept = min(check_count(candidates, "candidates"), 2 * max(store.n, 1))
         workers = self._threads if threads is None else check_threads(threads)
         array = as_array(queries, "queries")
         single = array.ndim == 1
@@ -376,7 +373,6 @@ class Index:
                 looked = allowed.widened(looked)
             form = {"allowed": store.live} if allowed is None else allowed.form(len(array))
             ids, scores = np.empty((len(array), k), np.int64), np.empty((len(array), k), np.float32)
-            looked, kept = min(looked, len(store.sizes)), min(kept, 2 * store.n)
             searcher.search(array, looked, kept, ids, scores, threads=workers, **form)
         named = _shown(store, ids if store.names is None else store.names.of(ids))
         return Result(named[0], scores[0]) if single else Result(named, scores)
@@ -426,8 +422,8 @@ def build(
     store.hidden = hidden
     store.added, store.distance = 0, 0.0  # drift is that of later points
     if target is not None:
-        index._target = target
-        index._curve = index._measure(store, asked, lambda rows: check_vectors(array[rows], "points"), progress)
+        given_rows = lambda rows: check_vectors(array[rows], "points")  # noqa: E731
+        index._asked = index._measure(store, target, asked, given_rows, progress)
     return index
 
 
@@ -447,8 +443,7 @@ def open_index(
 
 
 def _restored(header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads: int, path: str = "a pickle") -> Index:
-    store, measured = archive.from_parts(header, arrays, threads, path)
-    return Index(store, threads, measured)
+    return Index(archive.from_parts(header, arrays, threads, path), threads)
 
 
 def _shown(store: Store, ids: IdArray) -> NDArray[Any]:

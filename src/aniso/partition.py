@@ -231,7 +231,8 @@ def train(
 def _to_bytes(values: NDArray[np.floating]) -> tuple[NDArray[np.int8], F32]:
     """Rows as whole numbers from -63 to 63, and the unit of each row."""
     largest = np.abs(values).max(axis=1)
-    scales = np.where(largest > 0, largest / 63, 1.0).astype(np.float32)
+    scales = (largest / 63).astype(np.float32)
+    scales[scales == 0] = 1  # also of the smallest numbers there are
     return np.rint(values / scales[:, None]).astype(np.int8), scales
 
 

@@ -20,10 +20,10 @@ class Result(NamedTuple):
 
 def search_above(search: Callable[[int], Result], least: float, n: int) -> Result:
     """All points of one query's search(k) that score at least `least`: k grows until the worst found is below it."""
-    k = min(64, n)
+    k = max(min(64, n), 1)  # where there is none, the search says so
     while True:
         found = search(k)
-        if k == n or found.scores[-1] < least:
+        if k >= n or found.scores[-1] < least:
             above = found.scores >= least
             return Result(found.ids[above], found.scores[above])
         k = min(4 * k, n)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,9 @@ from aniso.encoder import Encoder
 from aniso.errors import FormatError, check_vectors
 from aniso.ids import IdArray, Names, missing
 from aniso.layout import BLOCK, huge_empty
+
+if TYPE_CHECKING:
+    from aniso.tune import Measured
 
 __all__ = ["Closed", "Store"]
 
@@ -73,6 +76,8 @@ class Store:
         self.hidden = np.empty(0, np.int64)  # rows that training did not see: fair queries to measure recall with
         self.added, self.distance = 0, 0.0  # points since training, and the sum of squared distances to their centroids
         self.effort: NDArray[np.float32] | None = None  # how partitions are shared out among queries; effort.py
+        self.curve: list[Measured] = []  # the recall of settings, as tune.py measured it
+        self.target: float | None = None  # the recall to search for
         self.settings: dict[Any, tuple[int, int]] = {}  # partitions and candidates of (k, recall), once chosen
         self.plain: _core.Searcher | None = None  # the searcher, where its answers need nothing more
         self._searcher: _core.Searcher | None = None
@@ -372,7 +377,7 @@ class Store:
                 new.points[first : first + len(kept[first : first + step])] = self.points[kept[first : first + step]]
         new.use_rows(len(kept), self.ids_of(kept))
         new.hidden = row[self.hidden][row[self.hidden] >= 0]
-        new.next_id, new.effort = self.next_id, self.effort
+        new.next_id, new.effort, new.curve, new.target = self.next_id, self.effort, self.curve, self.target
         return new
 
     def filled(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -381,6 +386,17 @@ class Store:
         within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         chosen = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         return np.repeat(self.first_blocks * BLOCK, sizes) + within, chosen
+
+    def used_slots(self) -> NDArray[np.int64]:
+        """How many slots of each block are in use, the first of it."""
+        self.check_slots()
+        sizes = self.sizes.astype(np.int64)
+        counts = -(-sizes // BLOCK)
+        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        used = np.zeros(self.blocks, np.int64)
+        left = np.repeat(sizes, counts) - BLOCK * within
+        used[np.repeat(self.first_blocks, counts) + within] = np.minimum(left, BLOCK)
+        return used
 
     @property
     def drift(self) -> float:

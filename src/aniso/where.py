@@ -25,7 +25,7 @@ class Allowed:
 
     They are known by a mask in the order of ids, which one query reads as it is, by their rows, or by bits; the other
     forms are made when they are needed, and so is their count. The share of all that they are may come from a part of
-    a mask: it decides how to search, never what is found.
+    a mask: it decides how many partitions are looked at, or that none are, not which points may be found.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Allowed:
         self, plain: _core.Searcher, store: Store, query: Any, k: Any, partitions: Any, candidates: Any
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]] | None:
         """The answer to one query by the shortest way, or None where that does not do."""
-        whole = type(k) is int and type(partitions) is int and partitions > 0
+        whole = type(k) is int and type(partitions) is int and 0 < partitions < 1 << 31
         if not whole or store is not self.store or self.best_exact(k, partitions):
             return None
         looked = self.widened(partitions)

@@ -191,9 +191,8 @@ void compare_scores(const Kernels& kernels, Journal& journal) {
     for (float& value : values)
       if (!random.whole(0, 3)) value = special[random.size(0, 7)];
     const float least = random.whole(0, 1) || !n ? special[random.size(0, 7)] : values[random.size(0, n - 1)];
-    const std::size_t room = random.size(0, n);
-    auto chosen = output<std::uint32_t>(room), all = output<std::uint32_t>(n);
-    const std::size_t found = kernels.select_at_least(values.data(), n, least, chosen.data(), room);
+    auto chosen = output<std::uint32_t>(n), all = output<std::uint32_t>(n);
+    const std::size_t found = kernels.select_at_least(values.data(), n, least, chosen.data());
     journal.record("select_at_least", std::vector<std::uint64_t>{found});
     journal.record("select_at_least", chosen);
     const std::size_t kept = kernels.select_not_below(values.data(), n, least, all.data());

@@ -137,7 +137,7 @@ class IndexEngine:
 
     def parts(self) -> Parts:
         """What a file holds of it."""
-        header, arrays = archive.to_parts(self.index._store, {})
+        header, arrays = archive.to_parts(self.index._store)
         return {"kind": self.kind, "scale": self.scale, "named": self.named, "index": header}, arrays
 
     @classmethod
@@ -149,8 +149,7 @@ class IndexEngine:
         if not isinstance(inner, dict):
             raise FormatError(f"{path}: there is no description of the index (the file is damaged)")
         workers = check_threads(None)
-        store, _ = archive.from_parts(inner, arrays, workers, path)
-        return cls(Index(store, workers), settings, scale, named)
+        return cls(Index(archive.from_parts(inner, arrays, workers, path), workers), settings, scale, named)
 
 
 class ProjectedEngine:
