@@ -113,6 +113,7 @@ def measure_curve(
         if store.encoder.config.rescore != "float32":
             steps = _rescored(store, found, steps, asked, own, truth[:, :k], threads)
         curve += _rising(steps)
+    store.forget_searcher()
     progress("tune", 3, 3)
     return curve
 
@@ -127,7 +128,7 @@ def sample_queries(
         return given[np.sort(rng.permutation(len(given))[:size])], np.empty(0, np.int64)
     if store.count < 2:
         raise ValueError(f"the index has {store.count} points; needed: at least 2 to take some as queries, or queries=")
-    hidden = store.hidden[np.isin(store.hidden, store.rows, kind="table")]
+    hidden = store.hidden[store.has(store.hidden)]
     own = hidden if len(hidden) >= min(_LEAST, store.count) else store.rows
     own = np.sort(rng.permutation(own)[: max(1, min(size, store.count // 8))])
     return rows(own), own
