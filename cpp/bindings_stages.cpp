@@ -58,10 +58,12 @@ void places_set(Array<const bool, 1> mask, Array<std::int64_t, 1> places) {
     std::uint8_t rest[64] = {};
     if (length - first < 64) std::memcpy(rest, bytes + first, length - first);
     const std::uint8_t* here = length - first < 64 ? rest : bytes + first;
-    std::uint64_t set = 0;
+    std::uint64_t eights[8], any = 0, set = 0;
+    std::memcpy(eights, here, 64);
+    for (const std::uint64_t eight : eights) any |= eight;
+    if (!any) continue;
     for (int i = 0; i < 8; ++i) {
-      std::uint64_t eight;
-      std::memcpy(&eight, here + 8 * i, 8);
+      const std::uint64_t eight = eights[i];
       // The high bit of each byte that is not 0; a product brings the eight together.
       constexpr std::uint64_t low = 0x7f7f7f7f7f7f7f7f;
       const std::uint64_t high = (((eight & low) + low) | eight) & ~low;

@@ -13,6 +13,9 @@ def isas() -> list[str]:
 def isa() -> str:
     """The instruction set in use: the best, or the one ANISO_ISA names."""
 
+def release_memory() -> None:
+    """Give memory that was freed back to the system; does what it can."""
+
 def assign(
     points: NDArray[np.float32],  # (n, d)
     codewords: NDArray[np.float32],  # (k, d)
