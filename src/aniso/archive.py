@@ -131,6 +131,7 @@ def from_parts(
         reals["distance"],
         automatic,
         counts["expected"],
+        l2 or ("points" in arrays and arrays["points"].shape[-1:] == (-(-d // 4) * 4 + 8,)),
     )
     store = Store(encoder)
     store.n, store.count, store.blocks, store.given = n, counts["count"], blocks, given
