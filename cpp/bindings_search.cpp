@@ -287,7 +287,8 @@ class Searcher {
     } else {
       throw std::invalid_argument("points: float32, uint16 (the bits of float16) or int8");
     }
-    need(array.shape(0) >= view.n && array.shape(1) == width, "points: (n, d), or rows of int8 with scale, and bias for l2");
+    need(array.shape(0) >= view.n && array.shape(1) == width,
+         "points: (n, d), or rows of int8 with scale, and bias for l2");
     view.points = array.data();
     view.row_bytes = width * array.itemsize();
   }

@@ -182,6 +182,9 @@ struct Kernels {
   // the numbers i < count with scores[i] >= least, in order, at most `room` of them; returns how many there are
   std::size_t (*select_at_least)(const float* scores, std::size_t count, float least, std::uint32_t* out,
                                  std::size_t room);
+  // the numbers of the bytes that are not 0, in order, fast where they are few; returns how many there are, or room + 1
+  // where there are more than `room`
+  std::size_t (*places_set)(const std::uint8_t* bytes, std::size_t length, std::int64_t* places, std::size_t room);
   // the numbers i < count where not scores[i] < least, in order, fast where they are many; returns how many there are.
   // Out has room for count + 8 numbers.
   std::size_t (*select_not_below)(const float* scores, std::size_t count, float least, std::uint32_t* out);

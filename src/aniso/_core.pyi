@@ -246,6 +246,8 @@ def check_slots(
 def places_set(
     mask: NDArray[np.bool_],
     places: NDArray[np.int64],  # (count_set(mask),) out
+    *,
+    isa: str = "",
 ) -> None:
     """The places where a mask is true, of which there are as many as `places` has room for."""
 

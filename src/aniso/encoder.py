@@ -206,7 +206,8 @@ def train_encoder(
         biases = _biases(x, partitions, firsts)
         low, step = float(biases.min()), max(float(np.ptp(biases)) / 255, 1e-30)
     distance = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64) / len(x))
-    return Encoder(config, d, partitions, books, shift, low, step, distance, wish.partitions is None, n, shift is not None)
+    automatic, biased = wish.partitions is None, config.metric == "l2"
+    return Encoder(config, d, partitions, books, shift, low, step, distance, automatic, n, biased)
 
 
 def blocks_of(array: Any, d: int) -> Iterator[tuple[int, F32]]:

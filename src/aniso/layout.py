@@ -8,8 +8,8 @@ so that one load, two masks and two lookups score two subspaces of 32 points, wi
 odd number of subspaces the last row's high bits are 0. The last block of a partition may have empty slots: their codes
 are 0 and no result comes from them.
 
-A point kept in 8 bits is a row of bytes: its d values, zeros up to a multiple of 4, a float32 scale, and for l2 a float32
-bias (-|x|^2 / 2 of the decoded point x), so that rescoring it touches no other place.
+A point kept in 8 bits is a row of bytes: its d values, zeros up to a multiple of 4, a float32 scale, and for l2 a
+float32 bias (-|x|^2 / 2 of the decoded point x), so that rescoring it touches no other place.
 
 Centroids, 8 bits per value, lie in blocks of 8: byte j of centroid p is [p // 8, j // 4, p % 8, j % 4], so that one
 multiply-add takes 4 dimensions of 8 centroids.
