@@ -38,8 +38,8 @@ std::size_t Search::many(const float* queries, std::size_t count, const Wish& as
   for (const std::size_t step = routed(wish); done < count; done += step)
     least = std::min(least, route_and_scan(at, queries + done * view_.d, std::min(step, count - done), wish,
                                            ids + done * wish.k, scores + done * wish.k));
-  if (at.queries.size() > kept) {
-    at.queries.resize(kept);
+  if (at.queries.size() > kept) at.queries.resize(kept);
+  if (count > kept) {
     at.routes = {};
     at.pairs = {};
   }

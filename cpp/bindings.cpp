@@ -4,6 +4,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,6 +24,15 @@ using namespace nb::literals;
 
 namespace aniso {
 namespace {
+
+// Memory that was freed goes back to the system. Of the allocators, glibc's keeps much of it, the more the larger the
+// arrays were, and has a call for this.
+void release_memory() {
+#ifdef __GLIBC__
+  nb::gil_scoped_release release;
+  malloc_trim(0);
+#endif
+}
 
 constexpr std::size_t chunk_rows = 1024;  // rows a thread takes at a time
 
@@ -235,9 +248,12 @@ void sum_by_group(Array<const float, 2> values, Array<const float, 1> weights, A
 
 NB_MODULE(_core, module) {
   using namespace aniso;
-  module.doc() = "The kernels: arithmetic on arrays that NumPy owns. Outputs are arrays the caller allocated, but for Searcher.answer.";
+  module.doc() =
+      "The kernels: arithmetic on arrays that NumPy owns. Outputs are arrays the caller allocated, but for "
+      "Searcher.answer.";
   module.def("isas", &isas, "The instruction sets this machine can run, best first.");
   module.def("isa", &isa, "The instruction set in use: the best, or the one ANISO_ISA names.");
+  module.def("release_memory", &release_memory, "Give memory that was freed back to the system; does what it can.");
   module.def("assign", &assign, "points"_a.noconvert(), "codewords"_a.noconvert(), "squared_norms"_a.noconvert(),
              "linear"_a.noconvert(), "quadratic"_a.noconvert(), "codes"_a.noconvert(), "costs"_a.noconvert(),
              nb::kw_only(), "threads"_a = 1, "isa"_a = "",

@@ -281,11 +281,13 @@ class Searcher {
       view.rescore = Rescore::float16;
     } else if (array.dtype() == nb::dtype<std::int8_t>()) {
       view.rescore = Rescore::int8;
-      width = (view.d + 3) / 4 * 4 + 2 * sizeof(float);
+      width = (view.d + 3) / 4 * 4 + sizeof(float);  // l2 needs a bias too; other metrics may have one
+      if (view.l2 || array.shape(1) == width + sizeof(float)) width += sizeof(float);
     } else {
       throw std::invalid_argument("points: float32, uint16 (the bits of float16) or int8");
     }
-    need(array.shape(0) >= view.n && array.shape(1) == width, "points: (n, d), or rows of int8 with scale and bias");
+    need(array.shape(0) >= view.n && array.shape(1) == width,
+         "points: (n, d), or rows of int8 with scale, and bias for l2");
     view.points = array.data();
     view.row_bytes = width * array.itemsize();
   }

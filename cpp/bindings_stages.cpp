@@ -2,9 +2,7 @@
 // before it, masks and slots.
 #include <nanobind/stl/string.h>
 
-#include <bit>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "arrays.h"
@@ -68,29 +66,10 @@ nb::tuple check_slots(std::size_t n, Array<const std::int64_t, 1> first_blocks, 
   return nb::make_tuple("", 0);
 }
 
-// Where a mask is true. Few places are meant to be: 64 bytes become a bit each, and the bits that are set are visited.
-void places_set(Array<const bool, 1> mask, Array<std::int64_t, 1> places) {
-  const std::uint8_t* bytes = reinterpret_cast<const std::uint8_t*>(mask.data());
-  const std::size_t length = mask.shape(0), room = places.shape(0);
-  std::size_t count = 0;
-  for (std::size_t first = 0; first < length; first += 64) {
-    std::uint8_t rest[64] = {};
-    if (length - first < 64) std::memcpy(rest, bytes + first, length - first);
-    const std::uint8_t* here = length - first < 64 ? rest : bytes + first;
-    std::uint64_t set = 0;
-    for (int i = 0; i < 8; ++i) {
-      std::uint64_t eight;
-      std::memcpy(&eight, here + 8 * i, 8);
-      // The high bit of each byte that is not 0; a product brings the eight together.
-      constexpr std::uint64_t low = 0x7f7f7f7f7f7f7f7f;
-      const std::uint64_t high = (((eight & low) + low) | eight) & ~low;
-      set |= (high >> 7) * 0x0102040810204080 >> 56 << 8 * i;
-    }
-    for (; set; set &= set - 1) {
-      need(count < room, "places: one for each that is true");
-      places.data()[count++] = static_cast<std::int64_t>(first) + std::countr_zero(set);
-    }
-  }
+void places_set(Array<const bool, 1> mask, Array<std::int64_t, 1> places, const std::string& isa) {
+  const std::size_t room = places.shape(0);
+  const std::size_t count = kernels_named(isa).places_set(reinterpret_cast<const std::uint8_t*>(mask.data()),
+                                                          mask.shape(0), places.data(), room);
   need(count == room, "places: one for each that is true");
 }
 
@@ -200,7 +179,7 @@ void bind_stages(nb::module_& module) {
       "check_slots", &check_slots, "n"_a, "first_blocks"_a.noconvert(), "sizes"_a.noconvert(),
       "slot_rows"_a.noconvert(), "most"_a,
       "What is wrong with the rows that slots name (beyond, often, missing or nothing), and a row of which it is.");
-  module.def("places_set", &places_set, "mask"_a.noconvert(), "places"_a.noconvert(),
+  module.def("places_set", &places_set, "mask"_a.noconvert(), "places"_a.noconvert(), nb::kw_only(), "isa"_a = "",
              "The places where a mask is true, of which there are as many as `places` has room for.");
   module.def("share_set", &share_set, "mask"_a.noconvert(),
              "The share of a mask that is set, from pieces of it where it is large.");

@@ -8,6 +8,7 @@
 #include "dot.h"
 #include "encode.h"
 #include "exact.h"
+#include "places.h"
 #include "scan.h"
 #include "sums.h"
 
@@ -42,6 +43,7 @@ const Kernels kernels = {
     scale_scores,
     sum_squares,
     select_at_least,
+    places_set,
     select_not_below,
     count_set,
 };

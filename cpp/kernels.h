@@ -181,6 +181,9 @@ struct Kernels {
   void (*sum_squares)(const float* values, std::size_t count, float* sum, float* squares);
   // the numbers i < count with scores[i] >= least, in order, fast where they are few; returns how many there are
   std::size_t (*select_at_least)(const float* scores, std::size_t count, float least, std::uint32_t* out);
+  // the numbers of the bytes that are not 0, in order, fast where they are few; returns how many there are, or room + 1
+  // where there are more than `room`
+  std::size_t (*places_set)(const std::uint8_t* bytes, std::size_t length, std::int64_t* places, std::size_t room);
   // the numbers i < count where not scores[i] < least, in order, fast where they are many; returns how many there are.
   // Out has room for count + 8 numbers.
   std::size_t (*select_not_below)(const float* scores, std::size_t count, float least, std::uint32_t* out);

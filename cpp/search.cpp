@@ -240,11 +240,14 @@ float Search::score_row(const Query& query, std::uint32_t row, std::int64_t esti
       return view_.l2 ? -kernels_.distance_f16(x, query.whole.data(), d) : kernels_.dot_f16(x, query.whole.data(), d);
     }
     case Rescore::int8: {
-      float scale_and_bias[2];
-      std::memcpy(scale_and_bias, point + view_.row_bytes - sizeof scale_and_bias, sizeof scale_and_bias);
+      const char* end = point + (d + 3) / 4 * 4;
+      float scale, bias;
+      std::memcpy(&scale, end, sizeof scale);
       const std::int32_t dot = kernels_.dot_i8(reinterpret_cast<const std::int8_t*>(point), query.words.data(), d);
-      const float score = static_cast<float>(dot) * query.word_unit * scale_and_bias[0];
-      return view_.l2 ? 2 * (score + scale_and_bias[1]) - query.squared : score;
+      const float score = static_cast<float>(dot) * query.word_unit * scale;
+      if (!view_.l2) return score;
+      std::memcpy(&bias, end + sizeof scale, sizeof bias);
+      return 2 * (score + bias) - query.squared;
     }
     case Rescore::none: break;
   }

@@ -95,6 +95,30 @@ def test_the_golden_file_of_version_1_opens() -> None:
     assert "p7" not in index.ids
 
 
+@pytest.mark.parametrize("metric", ["dot", "cosine"])
+def test_a_file_with_biases_that_nobody_reads_opens(tmp_path: Path, metric: str) -> None:
+    """As earlier versions wrote it: each row of int8 ends with a bias, which only l2 needs."""
+    index = made(metric=metric, rescore="int8")
+    index.save(tmp_path / "a")
+    opened = open_file(tmp_path / "a")
+    assert opened.arrays["points"].shape == (700, 16)  # 10 values, 2 zeros, a scale
+    wide = np.concatenate([opened.arrays["points"], np.ones((700, 4), np.int8)], axis=1)
+    save(tmp_path / "b", opened.header, {**opened.arrays, "points": wide})
+    old = aniso.open(tmp_path / "b", verify=True)
+    assert_same(index, old)
+    for one in (index, old):
+        one.add(POINTS[:50] * 2)
+        one.remove(np.arange(100, 500))
+        one.compact()
+    assert_same(index, old)
+    assert_array_equal(index.points(), old.points())
+    old.save(tmp_path / "c")
+    assert_same(old, aniso.open(tmp_path / "c", verify=True))
+    old.rebalance()
+    old.save(tmp_path / "d")
+    assert open_file(tmp_path / "d").arrays["points"].shape == (350, 16)
+
+
 def test_a_file_read_into_memory_is_not_needed_any_more(tmp_path: Path) -> None:
     index = changed()
     index.save(tmp_path / "a")

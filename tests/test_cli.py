@@ -76,6 +76,16 @@ def test_build_writes_what_aniso_build_builds(folder: Path, capsys: pytest.Captu
     assert (folder / "b.aniso").read_bytes() == (folder / "c.aniso").read_bytes()
 
 
+@pytest.mark.parametrize(("memory", "rescore"), [("1G", "float32"), ("0.19m", "float16"), ("190000", "float16")])
+def test_build_within_bytes(folder: Path, capsys: pytest.CaptureFixture[str], memory: str, rescore: str) -> None:
+    call = ["build", folder / "vectors.npy", "-o", folder / "b.aniso", "--json", "--memory", memory]
+    facts = json.loads(run(capsys, *call)[1])
+    assert facts["rescore"] == rescore
+    if rescore == "float16":
+        aniso.build(POINTS, memory=190_000).save(folder / "c.aniso")
+        assert (folder / "b.aniso").read_bytes() == (folder / "c.aniso").read_bytes()
+
+
 def test_build_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "build", folder / "vectors.npy", "-o", folder / "b.aniso", "--json")
     facts = json.loads(out)
@@ -222,6 +232,8 @@ def bad_calls(place: Path) -> dict[str, tuple[list[Any], str]]:
         "nan": (["build", place / "nan.npy", "-o", place / "x"], "row 0, dimension 0 is not finite"),
         "recall 2": (["build", v, "-o", place / "x", "--recall", 2], "recall is 2.0"),
         "threads 0": (["build", v, "-o", place / "x", "--threads", 0], "threads is 0"),
+        "too little memory": (["build", v, "-o", place / "x", "--memory", "1k"], "memory is 1000 bytes"),
+        "memory and a copy": (["build", v, "-o", place / "x", "--memory", "1M", "--rescore", "int8"], "memory="),
         "too few ids": (
             ["build", v, "-o", place / "x", "--ids", place / "text.txt"],
             "2 ids were given for 3000 points",
@@ -252,7 +264,8 @@ def test_errors_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_wrong_arguments_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for call in ([], ["bake"], ["build"], ["build", "a.npy"], ["search", "a", "b", "--json", "--text"]):
+    sizes = [["build", "a.npy", "-o", "b", "--memory", size] for size in ("", "much", "1e400M", "M", "1T")]
+    for call in ([], ["bake"], ["build"], ["build", "a.npy"], ["search", "a", "b", "--json", "--text"], *sizes):
         with pytest.raises(SystemExit) as stopped:
             cli.main(call)
         assert stopped.value.code == 2

@@ -250,6 +250,7 @@ def test_rows_of_bytes_round_trip(n: int, d: int, seed: int) -> None:
     assert_array_equal(packed[:, :d], values)
     assert not packed[:, d:-8].any()
     assert_array_equal(packed[:, -8:].copy().view(np.float32), np.stack([scales, biases], axis=1))
+    assert_array_equal(pack_bytes(values, scales), packed[:, :-4])
 
 
 GOOD_CALLS: dict[str, dict[str, Any]] = {

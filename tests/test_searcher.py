@@ -247,6 +247,16 @@ def test_points_go_by_the_names_they_were_given(threads: int) -> None:
     assert_same(search(named, QUERIES, 9, 3, 30, allowed=allowed), (names[ids], scores))
 
 
+def test_int8_rows_have_a_bias_for_l2_and_may_have_one_otherwise() -> None:
+    biased, plain = arrays("l2", "int8"), arrays("dot", "int8")
+    assert (biased["points"].shape[1], plain["points"].shape[1]) == (20, 16)
+    with pytest.raises(ValueError, match="bias for l2"):
+        _core.Searcher(**biased | {"points": np.ascontiguousarray(biased["points"][:, :16])})
+    wide = np.pad(plain["points"], ((0, 0), (0, 4)), constant_values=1)
+    found = [search(_core.Searcher(**plain | {"points": rows}), QUERIES, 9, 3, 30) for rows in (plain["points"], wide)]
+    assert_same(*found)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import platform
+import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -11,8 +14,8 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import aniso
-from aniso import datasets
-from aniso.survey import exact_rows, survey
+from aniso import _core, datasets
+from aniso.survey import exact_rows, slot_partitions, survey
 from aniso.tune import Measured, interpolate, search, shares
 
 TARGETS = (0.8, 0.9, 0.95, 0.99)
@@ -92,6 +95,38 @@ def test_a_survey_says_what_searches_find(metric: str) -> None:
             assert shares(rows, truth[:, :k]).mean() == pytest.approx(recalls[step, candidates], abs=0.002)
             assert short[step, candidates] < 0.05
             assert found.shares(k, step, candidates).mean() == pytest.approx(recalls[step, candidates])
+
+
+def test_tuning_needs_little_memory() -> None:
+    """Less than a number for every point or slot, where it may; and no workspace of searches stays behind."""
+    points = RNG.normal(size=(100_000, 4)).astype(np.float32)
+    index = aniso.build(points, recall=None, partitions=50, sample=3000, rounds=1)
+    store, own = index._store, np.arange(0, 100_000, 5000)
+    tracemalloc.start()
+    truth = exact_rows(store, points[own], own, 10, lambda rows: points[rows], 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * len(points)
+    scores = points[own] @ points.T
+    scores[np.arange(len(own)), own] = -np.inf
+    assert (truth == np.argsort(-scores, axis=1)[:, :10]).mean() > 0.99  # but for scores that are alike
+    assert slot_partitions(store).nbytes == 2 * store.slot_rows[: store.blocks].size
+    index.tune(points[:60])
+    assert index._store._searcher is None
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have no call for it")
+def test_freed_memory_goes_back_to_the_system() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    small = [b"x" * (64 << 10) for _ in range(1000)]
+    last = b"y" * (64 << 10)  # above the others, so that they cannot go as they are freed
+    del small
+    before = resident()
+    _core.release_memory()
+    assert before - resident() > 30 << 20
+    assert len(last) == 64 << 10
 
 
 @pytest.mark.parametrize("rescore", ["float16", "int8"])

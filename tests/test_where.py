@@ -113,12 +113,14 @@ def test_what_is_set_in_a_mask(mask: list[int], times: int) -> None:
     expected = np.flatnonzero(bytes_)
     for isa in _core.isas():
         assert _core.count_set(bytes_.view(bool), isa=isa) == len(expected)
-    places = np.empty(len(expected), np.int64)
-    _core.places_set(bytes_.view(bool), places)
-    assert_array_equal(places, expected)
-    for room in {max(len(expected) - 1, 0), len(expected) + 1} - {len(expected)}:
-        with pytest.raises(ValueError, match="one for each that is true"):
-            _core.places_set(bytes_.view(bool), np.empty(room, np.int64))
+        places = np.full(len(expected), -1)
+        _core.places_set(bytes_.view(bool), places, isa=isa)
+        assert_array_equal(places, expected)
+        for room in {max(len(expected) - 1, 0), len(expected) + 1} - {len(expected)}:
+            places = np.full(room + 1, -1)  # what follows is not written
+            with pytest.raises(ValueError, match="one for each that is true"):
+                _core.places_set(bytes_.view(bool), places[:room], isa=isa)
+            assert places[room] == -1
 
 
 @pytest.mark.parametrize("length", [1, 65_535, 65_536, 331_479])

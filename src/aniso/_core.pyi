@@ -13,6 +13,9 @@ def isas() -> list[str]:
 def isa() -> str:
     """The instruction set in use: the best, or the one ANISO_ISA names."""
 
+def release_memory() -> None:
+    """Give memory that was freed back to the system; does what it can."""
+
 def assign(
     points: NDArray[np.float32],  # (n, d)
     codewords: NDArray[np.float32],  # (k, d)
@@ -248,6 +251,8 @@ def check_slots(
 def places_set(
     mask: NDArray[np.bool_],
     places: NDArray[np.int64],  # (count_set(mask),) out
+    *,
+    isa: str = "",
 ) -> None:
     """The places where a mask is true, of which there are as many as `places` has room for."""
 

@@ -155,6 +155,7 @@ def from_parts(header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads:
         reals["distance"],
         automatic,
         counts["expected"],
+        l2 or ("points" in arrays and arrays["points"].shape[-1:] == (-(-d // 4) * 4 + 8,)),
     )
     store = Store(encoder)
     store.n, store.count, store.blocks, store.given = n, counts["count"], blocks, given

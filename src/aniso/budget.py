@@ -33,5 +33,6 @@ def _size(config: Config, n: int, d: int) -> int:
     whole = config.complete(n, d, n)
     p, m = whole.partitions or 1, (whole.subspaces or 1) + (2 if whole.metric == "l2" else 0)
     blocks = (2 if whole.spill else 1) * n // BLOCK + p + 1  # the last block of a partition is filled in part
-    copy = {"float32": 4 * d, "float16": 2 * d, "int8": d + 11, "none": 0}[whole.rescore]
+    row = d + (11 if whole.metric == "l2" else 7)
+    copy = {"float32": 4 * d, "float16": 2 * d, "int8": row, "none": 0}[whole.rescore]
     return blocks * BLOCK * ((m + 1) // 2 + 4) + n * (copy + 8) + p * (5 * d + 40) + 64 * (d + 2 * m)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from aniso.exact import multiply
+from aniso import _core
+from aniso.layout import PANEL, pack_panels
 from aniso.store import Store
 from aniso.survey import homes, slot_partitions
 
@@ -29,7 +30,7 @@ _LEAST_QUERIES = 100
 _BEST = 10  # points of each query that are to be found
 _TARGET = 0.95  # share of them: weights that suit it suit 0.9 and 0.99 too
 _GAIN = 1.1  # less is not worth what queries unlike those learnt from may lose
-_CHUNK = 64  # queries routed together
+_CHUNK = 16  # queries routed together
 _FOLLOWED = 1024  # partitions of each query whose sizes are looked at; those beyond count as the mean of these
 
 
@@ -65,7 +66,7 @@ def _routed(
     """
     encoder, p = store.encoder, len(store.sizes)
     packed = encoder.partitions.packed()
-    centroids = encoder.partitions.bytes * packed.scales[0, :p, None]
+    panels = pack_panels(encoder.partitions.bytes * packed.scales[0, :p, None])
     biases = packed.scales[1, :p]
     parts = homes(store, truth, slot_partitions(store))  # (queries, 2, best)
     ranks = np.empty(truth.shape, np.int64)
@@ -74,7 +75,9 @@ def _routed(
     for first in range(0, len(queries), _CHUNK):
         here = slice(first, first + _CHUNK)
         x = encoder.prepare(queries[here])
-        scores = multiply(x, centroids.T) + biases
+        products = np.empty((len(x), PANEL * len(panels)), np.float32)
+        _core.multiply(x, panels, products)
+        scores = products[:, :p] + biases
         places = np.argsort(-scores, axis=1, kind="stable")
         order = np.take_along_axis(scores, places, axis=1)
         points[here, 1:] = np.cumsum(store.sizes[places[:, : points.shape[1] - 1]], axis=1)

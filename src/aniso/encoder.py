@@ -45,6 +45,7 @@ class Encoder:
     distance: float  # mean squared distance of the training points to their centroids
     automatic: bool  # the number of partitions follows from the number of points
     expected: int  # points that the number of partitions suits
+    biased: bool  # rows of int8 have a bias: l2 needs it, and files of earlier versions hold it for other metrics too
 
     @property
     def p(self) -> int:
@@ -60,7 +61,7 @@ class Encoder:
         """Width and dtype of the rows kept for rescoring; None where none are kept."""
         if self.config.rescore == "none":
             return None
-        width = self.d if self.config.rescore != "int8" else -(-self.d // 4) * 4 + 8
+        width = self.d if self.config.rescore != "int8" else -(-self.d // 4) * 4 + (8 if self.biased else 4)
         return width, np.dtype(self.config.rescore)
 
     def prepare(self, vectors: F32) -> F32:
@@ -96,7 +97,7 @@ class Encoder:
         if config.metric == "cosine" or config.rescore == "int8":
             x = self.prepare(points)
         if config.rescore == "int8":
-            return _to_int8(x)
+            return _to_int8(x, self.biased)
         whole = x if config.metric == "cosine" else points
         return whole.astype(np.float16) if config.rescore == "float16" else whole
 
@@ -115,7 +116,8 @@ class Encoder:
         """Points from the rows kept for rescoring, as near as these are."""
         if copy.dtype != np.int8:
             return np.ascontiguousarray(copy, np.float32)
-        scales = np.ascontiguousarray(copy[:, -8:-4]).view(np.float32)
+        end = -(-self.d // 4) * 4
+        scales = np.ascontiguousarray(copy[:, end : end + 4]).view(np.float32)
         points: F32 = copy[:, : self.d] * scales
         return points if self.shift is None else points + self.shift
 
@@ -204,7 +206,8 @@ def train_encoder(
         biases = _biases(x, partitions, firsts)
         low, step = float(biases.min()), max(float(np.ptp(biases)) / 255, 1e-30)
     distance = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64) / len(x))
-    return Encoder(config, d, partitions, books, shift, low, step, distance, wish.partitions is None, n)
+    automatic, biased = wish.partitions is None, config.metric == "l2"
+    return Encoder(config, d, partitions, books, shift, low, step, distance, automatic, n, biased)
 
 
 def blocks_of(array: Any, d: int) -> Iterator[tuple[int, F32]]:
@@ -245,7 +248,7 @@ def _biases(x: F32, partitions: Partitions, chosen: NDArray[np.int32]) -> NDArra
     return np.asarray(partitions.halves[chosen] - np.einsum("nd,nd->n", x, x, dtype=np.float64) / 2)
 
 
-def _to_int8(x: F32) -> NDArray[np.int8]:
+def _to_int8(x: F32, biased: bool) -> NDArray[np.int8]:
     largest = np.abs(x).max(axis=1)
     steps = largest / 127
     steps[steps == 0] = 1  # also of the smallest numbers there are
@@ -254,6 +257,8 @@ def _to_int8(x: F32) -> NDArray[np.int8]:
     along = np.einsum("nd,nd->n", values, x, dtype=np.float64)
     squared = np.einsum("nd,nd->n", x, x, dtype=np.float64)
     scales = np.divide(squared, along, out=steps, where=along > 0)
+    if not biased:
+        return pack_bytes(values, scales)
     wide = values.astype(np.float32)
     biases = -np.square(scales) * np.einsum("nd,nd->n", wide, wide) / 2
     return pack_bytes(values, scales, biases)

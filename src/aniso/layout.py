@@ -8,8 +8,8 @@ so that one load, two masks and two lookups score two subspaces of 32 points, wi
 odd number of subspaces the last row's high bits are 0. The last block of a partition may have empty slots: their codes
 are 0 and no result comes from them.
 
-A point kept in 8 bits is a row of bytes: its d values, zeros up to a multiple of 4, a float32 scale, and a float32 bias
-(-|x|^2 / 2 of the decoded point x, for l2), so that rescoring it touches no other place.
+A point kept in 8 bits is a row of bytes: its d values, zeros up to a multiple of 4, a float32 scale, and for l2 a
+float32 bias (-|x|^2 / 2 of the decoded point x), so that rescoring it touches no other place.
 
 Centroids, 8 bits per value, lie in blocks of 8: byte j of centroid p is [p // 8, j // 4, p % 8, j % 4], so that one
 multiply-add takes 4 dimensions of 8 centroids.
@@ -97,14 +97,17 @@ def pack_blocks(packed: NDArray[np.uint8], entries: NDArray[np.int64]) -> NDArra
 
 
 def pack_bytes(
-    values: NDArray[np.int8], scales: NDArray[np.floating], biases: NDArray[np.floating]
+    values: NDArray[np.int8], scales: NDArray[np.floating], biases: NDArray[np.floating] | None = None
 ) -> NDArray[np.int8]:
-    """Rows of 8-bit values (n, d) with the scale and the bias of each: (n, d padded to 4, plus 8)."""
+    """Rows of 8-bit values (n, d) with the scale and, if given, the bias of each: (n, d padded to 4, plus 4 or 8)."""
     n, d = values.shape
-    packed = np.zeros((n, -(-d // 4) * 4 + 8), np.int8)
+    fours = -(-d // 4)
+    packed = np.zeros((n, 4 * fours + (4 if biases is None else 8)), np.int8)
     packed[:, :d] = values
     ends = packed.view(np.float32)
-    ends[:, -2], ends[:, -1] = scales, biases
+    ends[:, fours] = scales
+    if biases is not None:
+        ends[:, fours + 1] = biases
     return packed
 
 

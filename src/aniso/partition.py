@@ -38,6 +38,7 @@ _LARGE = 4.0  # times the mean size: larger partitions are divided
 _NORM_QUANTILE = 0.9  # of the norms of a partition, by which it is ordered
 _LOOKED, _LOOKED_SPILL = 4, 24  # near partitions among which a point's first, or first and second are chosen
 _GROUP = 8  # partitions in a group: as many as the kernel scores at once
+_PACKED = 256  # centroids looked at together when they are packed
 _GROUPED = 1024  # partitions from which on they are grouped: for fewer, scoring all is as fast
 
 Rows = Callable[[NDArray[np.int64]], F32]  # the points of some row numbers, ready for arithmetic
@@ -136,8 +137,11 @@ def _pack(values: NDArray[np.int8], scales: F32, norms: F32, l2: bool) -> Packed
     padded = -(-p // 8) * 8
     sums = np.zeros(padded, np.int32)
     sums[:p] = 64 * values.astype(np.int32).sum(axis=1)
-    centroids = values * scales[:, None].astype(np.float64)
-    squared = np.einsum("pd,pd->p", centroids, centroids)
+    squared = np.empty(p)
+    for first in range(0, p, _PACKED):
+        part = slice(first, first + _PACKED)
+        centroids = values[part] * scales[part, None].astype(np.float64)
+        np.einsum("pd,pd->p", centroids, centroids, out=squared[part])
     table = np.zeros((2, padded), np.float32)
     table[0, :p] = scales
     if l2:
@@ -154,7 +158,7 @@ def _pack_groups(assigners: F32, norms: F32, l2: bool) -> Packed | None:
     if p < _GROUPED:
         return None
     firsts = np.arange(0, p, _GROUP)
-    means = np.add.reduceat(assigners.astype(np.float64), firsts) / np.minimum(_GROUP, p - firsts)[:, None]
+    means = np.add.reduceat(assigners, firsts, dtype=np.float64) / np.minimum(_GROUP, p - firsts)[:, None]
     return _pack(*_to_bytes(means), np.maximum.reduceat(norms, firsts), l2)
 
 

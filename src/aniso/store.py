@@ -169,6 +169,15 @@ class Store:
             rows = np.flatnonzero(np.unpackbits(self.live, count=self.n, bitorder="little"))
         return rows if self.places is None else rows[np.argsort(self.places[rows], kind="stable")]
 
+    def rows_between(self, first: int, last: int) -> NDArray[np.int64]:
+        """The rows from first to below last whose points are there, ascending."""
+        rows = np.arange(first, min(last, self.n))
+        return rows[self.has(rows)]
+
+    def has(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether the points of rows are there."""
+        return np.ones(len(rows), np.bool_) if self.live is None else self.live[rows >> 3] >> (rows & 7) & 1 != 0
+
     @cached_property
     def ranks(self) -> NDArray[np.int32] | None:
         """The place of each row in ids, or how many there are where it was removed; None: its number."""
@@ -232,7 +241,7 @@ class Store:
             return self._look_up(ids)
         rows = np.where((ids >= 0) & (ids < self.n), ids, -1).astype(np.int64)
         if self.live is not None:
-            rows[self.live[rows >> 3] >> (rows & 7) & 1 == 0] = -1
+            rows[~self.has(rows)] = -1
         return rows
 
     def _look_up(self, ids: IdArray) -> NDArray[np.int64]:
@@ -265,7 +274,12 @@ class Store:
 
     def share_out(self, effort: NDArray[np.float32] | None) -> None:
         """Partitions are shared out among queries like this from now on."""
-        self.effort, self._searcher, self.plain = effort, None, None
+        self.effort = effort
+        self.forget_searcher()
+
+    def forget_searcher(self) -> None:
+        """Let go of the memory that searches worked in; the next search makes a new view."""
+        self._searcher = self.plain = None
 
     def reserve_slots(self, counts: NDArray[np.int64]) -> None:
         """Make room for so many more entries in each partition; those that have too little move to the end."""

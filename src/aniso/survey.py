@@ -22,6 +22,7 @@ __all__ = ["Survey", "exact_rows", "homes", "slot_partitions", "survey", "withou
 
 F32 = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Places = NDArray[np.int16] | NDArray[np.int32]
 
 _CHUNK = 4096  # points scored exactly together
 _QUERIES = 32  # queries surveyed together
@@ -95,16 +96,22 @@ def exact_rows(
     store: Store, queries: F32, own: Ints, k: int, rows: Callable[[Ints], F32], threads: int
 ) -> NDArray[np.int64]:
     """The rows of the k best points of each query, but for its own; a chunk of points at a time."""
-    there, wanted = np.sort(store.rows), k + (len(own) > 0)
-    best, scores = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
-    for first in range(0, len(there), _CHUNK):
-        numbers = there[first : first + _CHUNK]
+    wanted = k + (len(own) > 0)
+    best, scores = np.empty((len(queries), wanted), np.int64), np.empty((len(queries), wanted), np.float32)
+    known = 0  # how many of the wanted there are so far
+    for first in range(0, store.n, _CHUNK):
+        numbers = store.rows_between(first, first + _CHUNK)
+        if not len(numbers):
+            continue
         found = ExactIndex(rows(numbers), metric=store.encoder.config.metric).search(queries, wanted, threads=threads)
-        best = np.concatenate([best, numbers[found.ids]], axis=1)
-        scores = np.concatenate([scores, found.scores], axis=1)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :wanted]
-        best, scores = np.take_along_axis(best, order, axis=1), np.take_along_axis(scores, order, axis=1)
-    return without(best, own)
+        for few in (slice(at, at + _QUERIES) for at in range(0, len(queries), _QUERIES)):
+            merged = np.concatenate([best[few, :known], numbers[found.ids[few]]], axis=1)
+            both = np.concatenate([scores[few, :known], found.scores[few]], axis=1)
+            order = np.argsort(-both, axis=1, kind="stable")[:, :wanted]
+            best[few, : order.shape[1]] = np.take_along_axis(merged, order, axis=1)
+            scores[few, : order.shape[1]] = np.take_along_axis(both, order, axis=1)
+        known = min(known + found.ids.shape[1], wanted)
+    return without(best[:, :known], own)
 
 
 def without(rows: Ints, own: Ints) -> Ints:
@@ -179,7 +186,7 @@ def _route(store: Store, queries: F32, near: NDArray[np.int32], threads: int) ->
         count = min(p, max(count + 1, round(count * _STEP)))
 
 
-def homes(store: Store, truth: Ints, places: NDArray[np.int32]) -> NDArray[np.int32]:
+def homes(store: Store, truth: Ints, places: Places) -> NDArray[np.int32]:
     """The partitions of the rows of truth, (queries, 2, k): a point in one has it twice. Places are slot_partitions."""
     wanted = np.zeros(store.n, np.bool_)
     wanted[truth] = True
@@ -194,15 +201,16 @@ def homes(store: Store, truth: Ints, places: NDArray[np.int32]) -> NDArray[np.in
     return found
 
 
-def slot_partitions(store: Store) -> NDArray[np.int32]:
-    """The partition of each slot, (blocks, 32); -1 where it is empty."""
+def slot_partitions(store: Store) -> Places:
+    """The partition of each slot, (blocks, 32), in as few bytes as hold it; -1 where it is empty."""
     blocks = -(-store.sizes.astype(np.int64) // BLOCK)
     within = np.arange(int(blocks.sum())) - np.repeat(np.cumsum(blocks) - blocks, blocks)
     used = np.repeat(store.first_blocks, blocks) + within
     filled = np.repeat(store.sizes, blocks) - within * BLOCK
-    partitions = np.full((store.blocks, BLOCK), -1, np.int32)
-    numbers = np.repeat(np.arange(len(blocks), dtype=np.int32), blocks)
-    partitions[used] = np.where(np.arange(BLOCK) < filled[:, None], numbers[:, None], np.int32(-1))
+    dtype = np.int16 if len(blocks) < 2**15 else np.int32
+    partitions = np.full((store.blocks, BLOCK), -1, dtype)
+    numbers = np.repeat(np.arange(len(blocks), dtype=dtype), blocks)
+    partitions[used] = np.where(np.arange(BLOCK) < filled[:, None], numbers[:, None], dtype(-1))
     return partitions
 
 

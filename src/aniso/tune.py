@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from aniso import _core
 from aniso.config import SMALL
 from aniso.effort import learn_effort
 from aniso.errors import check_vectors
@@ -38,6 +39,7 @@ _FINE = (0.97, 0.975, 0.98, 0.985, 0.99, 0.9925, 0.995, 0.997, 0.999)
 _DOUBT, _MOST_DOUBT = 1.28, 0.1  # the margin: standard errors, and at most this share of what is missed
 _NEAR = 0.01  # of what is missed: a setting so near to what is asked for is taken as it is
 _AGAIN = 4.0  # times the cost: a search that finds fewer than k points begins again, in more partitions
+_TOGETHER = 250  # queries searched together: more are hardly faster, and take memory
 _CHECKED = 6  # settings searched with where scores are not exact
 # Nanoseconds: to scan a byte of code, to fetch a candidate, to score a byte of it. Only their ratios matter.
 _SCAN, _FETCH, _SCORE = 0.1, 90.0, 0.06
@@ -100,12 +102,16 @@ def measure_curve(
     How partitions are shared out among queries is learnt first, and part of the state from then on.
     """
     asked, own = sample_queries(store, queries, rows)
+    _core.release_memory()  # of training, and of each step below: what one step leaves is of no use to the next
     ks = sorted({min(k, store.count - (len(own) > 0)) for k in _KS})
     progress("tune", 0, 3)
     truth = exact_rows(store, asked, own, ks[-1], rows, threads)
     progress("tune", 1, 3)
     store.share_out(learn_effort(store, asked, truth))
+    _core.release_memory()
     found = survey(store, asked, own, truth, ks, threads)
+    store.forget_searcher()
+    _core.release_memory()
     progress("tune", 2, 3)
     curve: list[Measured] = []
     for k in ks:
@@ -113,6 +119,8 @@ def measure_curve(
         if store.encoder.config.rescore != "float32":
             steps = _rescored(store, found, steps, asked, own, truth[:, :k], threads)
         curve += _rising(steps)
+    store.forget_searcher()
+    _core.release_memory()
     progress("tune", 3, 3)
     return curve
 
@@ -127,7 +135,7 @@ def sample_queries(
         return given[np.sort(rng.permutation(len(given))[:size])], np.empty(0, np.int64)
     if store.count < 2:
         raise ValueError(f"the index has {store.count} points; needed: at least 2 to take some as queries, or queries=")
-    hidden = store.hidden[np.isin(store.hidden, store.rows, kind="table")]
+    hidden = store.hidden[store.has(store.hidden)]
     own = hidden if len(hidden) >= min(_LEAST, store.count) else store.rows
     own = np.sort(rng.permutation(own)[: max(1, min(size, store.count // 8))])
     return rows(own), own
@@ -142,7 +150,9 @@ def search(
     looked = min(partitions, len(store.sizes))
     entries = 0 if not len(own) else 1 if looked == 1 or not store.encoder.config.spill else 2  # of the query itself
     kept = min(max(candidates, 1) + entries, 2 * store.n)
-    store.searcher.search(queries, looked, kept, ids, scores, allowed=store.live, threads=threads)
+    for first in range(0, len(queries), _TOGETHER):
+        few = slice(first, first + _TOGETHER)
+        store.searcher.search(queries[few], looked, kept, ids[few], scores[few], allowed=store.live, threads=threads)
     return without(ids if store.numbers is None else store.rows_of(ids.ravel()).reshape(ids.shape), own)
 
 

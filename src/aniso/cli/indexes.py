@@ -51,8 +51,9 @@ def add_build(commands: Commands) -> None:
     )
     parser.add_argument("--ids", type=Path, metavar="FILE", help="ids of the vectors: a line for each, or .npy")
     parser.add_argument("--queries", metavar="FILE", help="typical queries, to measure recall with")
+    parser.add_argument("--rescore", choices=RESCORES, help="the copy kept for final scores (float32: exact)")
     parser.add_argument(
-        "--rescore", choices=RESCORES, default="float32", help="the copy kept for final scores (float32: exact)"
+        "--memory", type=_size, metavar="BYTES", help="most bytes of the index, as 60M or 2.5G, instead of --rescore"
     )
     parser.add_argument("--partitions", type=int, metavar="N", help="parts to divide the points into (by their number)")
     parser.add_argument(
@@ -72,7 +73,7 @@ def build(options: Options) -> int:
     points = read_vectors(options.vectors)
     queries = None if options.queries is None else read_vectors(options.queries)
     ids = None if options.ids is None else read_ids(options.ids)
-    wishes = {name: getattr(options, name) for name in ("partitions", "spill", "subspaces", "sample")}
+    wishes = {name: getattr(options, name) for name in ("rescore", "partitions", "spill", "subspaces", "sample")}
     start = time.perf_counter()
     with progress() as show:
         index = aniso.build(
@@ -81,9 +82,9 @@ def build(options: Options) -> int:
             recall=options.recall,
             ids=ids,
             queries=queries,
+            memory=options.memory,
             threads=options.threads,
             progress=show,
-            rescore=options.rescore,
             seed=options.seed,
             **{name: value for name, value in wishes.items() if value is not None},
         )
@@ -100,6 +101,15 @@ def build(options: Options) -> int:
             f"{options.recall:g}, {_megabytes(size)}, built in {seconds:.1f} s"
         )
     return 0
+
+
+def _size(text: str) -> int:
+    """60M: 60,000,000 bytes."""
+    unit = {"k": 10**3, "m": 10**6, "g": 10**9}.get(text[-1:].lower())
+    try:
+        return round(float(text[:-1]) * unit) if unit else int(text)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of bytes (as 60000000, 60M or 2.5G)") from None
 
 
 def add_search(commands: Commands) -> None:
