@@ -33,7 +33,7 @@ F32 = NDArray[np.float32]
 
 _QUERIES = 1000  # measured with: a recall of 0.9 is then known to about 0.005
 _LEAST = 50  # points that training did not see, below which any will do
-_KS = (1, 3, 10, 30, 100)
+_KS = (1, 2, 5, 10, 20, 30, 50, 70, 100)
 _COARSE = (0.5, 0.6, 0.65, 0.7, 0.75, 0.775, 0.8, 0.82, 0.84, 0.86, 0.88, 0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96)
 _FINE = (0.97, 0.975, 0.98, 0.985, 0.99, 0.9925, 0.995, 0.997, 0.999)
 _DOUBT, _MOST_DOUBT = 1.28, 0.1  # the margin: standard errors, and at most this share of what is missed

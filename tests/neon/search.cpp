@@ -208,6 +208,11 @@ void compare_counts(const Kernels& kernels, Journal& journal) {
     Bytes bytes(length);
     for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random.whole(0, 2));
     journal.record("count_set", std::vector<std::uint64_t>{kernels.count_set(bytes.data(), length)});
+    auto places = output<std::int64_t>(length);
+    const std::size_t set = kernels.places_set(bytes.data(), length, places.data(), length);
+    journal.record("places_set", std::vector<std::uint64_t>{set});
+    for (std::size_t i = 0; i < set; ++i)
+      journal.record("places_set", std::vector<std::uint64_t>{static_cast<std::uint64_t>(places.data()[i])});
     Bytes full(length, 255);
     journal.record("count_set", std::vector<std::uint64_t>{kernels.count_set(full.data(), length)});
   }
