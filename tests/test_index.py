@@ -261,22 +261,6 @@ def test_an_empty_index_says_so() -> None:
         Index.train(POINTS, Config()).search(QUERIES)
 
 
-def test_few_long_points_among_short_ones_are_found() -> None:
-    """Nearly all answers are among 2% of the points, 4 times as long: a partition with one of them is worth a look."""
-    rng = np.random.default_rng(5)
-    points = rng.normal(size=(6000, 24)).astype(np.float32)
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    points[rng.permutation(6000)[:120]] *= 4
-    queries = rng.normal(size=(500, 24)).astype(np.float32)
-    truth = ExactIndex(points).search(queries, 10).ids
-    found = [
-        build(points, partitions=100, recall=None, seed=seed).search(queries, 10, partitions=15, candidates=300).ids
-        for seed in (0, 1)
-    ]
-    # As seen: 0.76; 0.71 if partitions are ordered by the 90% quantile of their norms.
-    assert np.mean([(ids[:, :, None] == truth[:, None, :]).any(axis=2).mean() for ids in found]) > 0.735
-
-
 def test_recall_on_glove(data_file: Any) -> None:
     """What one hundredth of the partitions finds on real data: 0.93 with this seed, floor 0.9."""
     data_file("glove-100-angular.hdf5")

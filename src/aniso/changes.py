@@ -15,7 +15,7 @@ from aniso.arrays import as_array
 from aniso.config import SMALL, Config
 from aniso.encoder import Encoder, blocks_of, train_encoder
 from aniso.errors import check_vectors
-from aniso.ids import IdArray, as_ids, check_unique
+from aniso.ids import IdArray, as_ids, check_unique, in_order
 from aniso.progress import Progress
 from aniso.store import Store
 from aniso.tune import hold_out
@@ -63,7 +63,7 @@ def removed(before: Store, ids: IdArray) -> Store:
 
 def updated(before: Store, array: NDArray[Any], ids: Any, progress: Progress) -> Store:
     """With other vectors, which were checked, for the points of these ids."""
-    wanted = as_ids(ids, len(array))
+    wanted = as_ids(in_order(ids), len(array))
     check_unique(wanted)
     rows = before.rows_of(wanted)
     draft = before.draft()
@@ -128,7 +128,7 @@ def _new_ids(store: Store, ids: Any, count: int) -> IdArray | None:
         if store.given:
             raise ValueError(f"the points of this index have {store.kind} ids of their own; needed: ids= for new ones")
         return None
-    given = as_ids(ids, count)
+    given = as_ids(in_order(ids), count)
     check_unique(given)
     if count and store.n and (given.dtype == object) != (store.names is not None):
         new = "str" if given.dtype == object else "int64"

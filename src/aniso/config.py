@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from aniso.errors import check_count, check_seed
 
-__all__ = ["METRICS", "RESCORES", "SMALL", "Config", "check_metric"]
+__all__ = ["METRICS", "RESCORES", "SMALL", "Config", "check_metric", "config_of"]
 
 METRICS = ("dot", "cosine", "l2")
 RESCORES = ("float32", "float16", "int8", "none")
@@ -97,6 +97,15 @@ class Config:
             subspaces=min(self.subspaces or (d + 1) // 2, d),
             sample=sample,
         )
+
+
+def config_of(**settings: Any) -> Config:
+    """A Config of these settings; TypeError for a name that is none of them, with those that there are."""
+    names = [field.name for field in fields(Config)]
+    for name in settings:
+        if name not in names:
+            raise TypeError(f"there is no setting {name!r}; needed: one of {', '.join(names)}")
+    return Config(**settings)
 
 
 def check_metric(metric: Any) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aniso.config import Config
-from aniso.errors import check_vectors
+from aniso.errors import LEAST_NORM, check_vectors
 from aniso.kmeans import directions
 from aniso.layout import pack_bytes, pack_nibbles
 from aniso.loss import Threshold
@@ -28,6 +28,7 @@ F32 = NDArray[np.float32]
 ROWS = 4096  # points handled in one step: bounds the memory that a step needs, and how long an interrupt waits
 
 _GROUP = 10  # subspaces whose table entries add up within 8 bits
+_LEAST_HALF = 1e-3  # the largest value of points that float16 is to hold as exactly as others
 _CODE_SAMPLE = 50_000  # most points the codebooks are trained on
 
 
@@ -213,13 +214,23 @@ def train_encoder(
 def blocks_of(array: Any, d: int) -> Iterator[tuple[int, F32]]:
     """The rows of an array a block at a time, ready for arithmetic, each with the number of its first row."""
     for first in range(0, len(array), ROWS):
-        yield first, check_vectors(array[first : first + ROWS], "points", d=d, first_row=first)
+        yield first, check_vectors(array[first : first + ROWS], "points", d=d, first_row=first, small=True)
 
 
-def check_all(array: Any, d: int) -> None:
-    """Check every row, a block at a time, so that nothing large is copied."""
-    for _ in blocks_of(array, d):
-        pass
+def check_all(array: Any, config: Config) -> int:
+    """Check every row, a block at a time, so that nothing large is copied; how many dimensions there are."""
+    if array.ndim != 2 or not len(array):
+        check_vectors(array, "points", rows=1)
+    d = int(array.shape[1])
+    largest = max(float(np.abs(block).max()) for _, block in blocks_of(array, d))
+    if 0 < largest < LEAST_NORM:
+        check_vectors(array, "points")
+    if config.rescore == "float16" and config.metric != "cosine" and 0 < largest < _LEAST_HALF:
+        raise ValueError(
+            f"no value of points is above {largest:g}; needed: {_LEAST_HALF:g} for rescore='float16', whose least step "
+            "is 6e-8 (scale the points up, or use rescore='float32' or 'int8')"
+        )
+    return d
 
 
 def _prepare(points: F32, metric: str, shift: F32 | None) -> F32:

@@ -15,9 +15,18 @@ from numpy.typing import NDArray
 
 from aniso.arrays import as_array
 
-__all__ = ["FormatError", "NotFittedError", "check_count", "check_seed", "check_threads", "check_vectors"]
+__all__ = [
+    "LEAST_NORM",
+    "FormatError",
+    "NotFittedError",
+    "check_count",
+    "check_number",
+    "check_seed",
+    "check_threads",
+    "check_vectors",
+]
 
-_LARGEST_NORM, _LEAST_NORM = 1e15, 1e-15  # squares and cubes of lengths must fit float32
+_LARGEST_NORM, LEAST_NORM = 1e15, 1e-15  # squares and cubes of lengths must fit float32
 _WHOLE = 1 << 24  # up to it, float32 holds every integer
 _CHECK_ROWS = 65536  # rows looked at together, so that the check itself needs little memory
 
@@ -31,11 +40,11 @@ class FormatError(ValueError):
 
 
 def check_vectors(
-    vectors: Any, name: str, *, d: int | None = None, rows: int = 0, first_row: int = 0
+    vectors: Any, name: str, *, d: int | None = None, rows: int = 0, first_row: int = 0, small: bool = False
 ) -> NDArray[np.float32]:
     """The vectors as a C-contiguous float32 matrix of finite values; no copy where they are one already.
 
-    first_row is the number of the first row in messages, for a part of something larger.
+    first_row is the number of the first row in messages, for a part of something larger. small: all may be tiny.
     Floats and integers of any size are converted, and arrays of other libraries (docs/input.md). float64 is rounded; a
     value too large for float32 is an error, not an infinity, and so is an integer that float32 would round.
     """
@@ -64,8 +73,8 @@ def check_vectors(
             _check_rows(array[first : first + _CHECK_ROWS], block, first_row + first, name)
         if wide and squares >= _WHOLE**2:  # no sum of squares is less than one of them
             _check_integers(array[first : first + _CHECK_ROWS], first_row + first, name)
-    if len(matrix) and largest < _LEAST_NORM**2 and (largest > 0 or matrix.any()):
-        raise ValueError(f"no row of {name} is longer than {_LEAST_NORM:g}, too small for float32 (scale them up)")
+    if not small and len(matrix) and largest < LEAST_NORM**2 and (largest > 0 or matrix.any()):
+        raise ValueError(f"no row of {name} is longer than {LEAST_NORM:g}, too small for float32 (scale them up)")
     return matrix
 
 
@@ -114,8 +123,17 @@ def check_count(value: Any, name: str, *, least: int = 1, most: int | None = Non
 
 
 def check_seed(seed: Any) -> int:
-    """The seed as a non-negative int."""
-    return check_count(seed, "seed", least=0)
+    """The seed as an int that a file can hold."""
+    return check_count(seed, "seed", least=0, most=(1 << 63) - 1)
+
+
+def check_number(value: Any, name: str) -> float:
+    """A number, perhaps infinite."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name} is {value!r}; needed: a number")
+    if np.isnan(value):
+        raise ValueError(f"{name} is {value}; needed: a number")
+    return float(value)
 
 
 def check_threads(threads: Any) -> int:

@@ -5,7 +5,7 @@ A row is a place in the arrays of an index and never shown; an id is what the us
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from aniso.errors import FormatError
 from aniso.format import pack_strings, unpack_strings
 
-__all__ = ["IdArray", "Names", "as_ids", "check_unique", "missing"]
+__all__ = ["IdArray", "Names", "as_ids", "check_unique", "in_order", "missing"]
 
 IdArray = NDArray[Any]  # int64, or objects that are str
 
@@ -47,6 +47,14 @@ def as_ids(ids: Any, count: int | None = None) -> IdArray:
     return _objects(array)
 
 
+def in_order(ids: Any) -> Any:
+    """The ids of points that come in an order: TypeError for what has none, or has only one way to be read."""
+    if isinstance(ids, (Set, Mapping)) or (isinstance(ids, Iterable) and not hasattr(ids, "__len__")):
+        kind = type(ids).__name__
+        raise TypeError(f"ids are a {kind}; needed: a list or an array, an id for each point in their order")
+    return ids
+
+
 def _listed(ids: Iterable[Any]) -> NDArray[Any]:
     """An array of objects: NumPy would turn a list of 1 and "a" into two strings."""
     values = list(ids)
@@ -61,6 +69,7 @@ def _objects(array: NDArray[Any]) -> IdArray:
     """Objects as ids, if all are whole numbers or all are str."""
     values = array.tolist()
     if all(isinstance(value, str) for value in values):
+        _check_strings(values)
         return array
     numbers = [value for value in values if isinstance(value, (int, np.integer)) and not isinstance(value, bool)]
     if len(numbers) < len(values):
@@ -75,6 +84,21 @@ def _objects(array: NDArray[Any]) -> IdArray:
     except OverflowError:
         large = max(numbers, key=abs)
         raise ValueError(f"id {large} is beyond int64; needed: below 2**63 in size (or use str ids)") from None
+
+
+def _check_strings(ids: list[str]) -> None:
+    """ValueError for a str that neither NumPy's strings nor UTF-8 can hold."""
+    try:
+        "".join(ids).encode()
+    except UnicodeEncodeError as error:
+        at, first = error.start, 0
+        for value in ids:
+            first += len(value)
+            if at < first:
+                raise ValueError(f"id {value!r} cannot be written as UTF-8 ({error.reason}; mend it)") from None
+    cut = next((value for value in ids if value.endswith("\0")), None)
+    if cut is not None:
+        raise ValueError(f"id {cut!r} ends in a NUL, which NumPy drops at the end of a str (leave it out)")
 
 
 def check_unique(ids: IdArray) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,12 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from aniso import archive, changes
 from aniso.arrays import as_array
 from aniso.budget import fit_memory
-from aniso.config import Config
+from aniso.config import Config, config_of
 from aniso.encoder import check_all, train_encoder
-from aniso.errors import check_count, check_threads, check_vectors
+from aniso.errors import check_count, check_number, check_threads, check_vectors
 from aniso.format import open_file
 from aniso.health import describe
-from aniso.ids import IdArray, as_ids, check_unique
+from aniso.ids import IdArray, as_ids, check_unique, in_order
 from aniso.progress import Progress, silent
 from aniso.results import Result, search_above
 from aniso.store import Closed, Store
@@ -76,8 +77,7 @@ class Index:
     ) -> Index:
         """An empty index whose partitions and codebooks suit points like these; n points are expected in all."""
         array = as_array(points, "points")
-        d = check_vectors(array[:1] if array.ndim == 2 else array, "points", rows=1).shape[1]
-        check_all(array, d)
+        d = check_all(array, config)
         workers = check_threads(threads)
         expected = len(array) if n is None else check_count(n, "n")
         return cls(Store(train_encoder(array, expected, config, d, workers, progress)), workers)
@@ -136,7 +136,8 @@ class Index:
     def ids(self) -> NDArray[Any]:
         """The ids of all points, int64 or str, in the order in which they were first added."""
         store = self._store
-        return _shown(store, store.ids_of(store.rows))
+        ids = store.ids_of(store.rows)
+        return ids.copy() if ids is store.rows else _shown(store, ids)
 
     def contains(self, ids: Any) -> NDArray[np.bool_]:
         """Which of these ids a point has."""
@@ -205,14 +206,32 @@ class Index:
         """
         return allowed_by(self._store, where).kept()
 
-    def search_above(self, query: ArrayLike, least: float, *, partitions: int | None = None) -> Result:
-        """The points found in the partitions looked at that score at least `least` with one query, best first."""
+    def search_above(
+        self, query: ArrayLike, least: float, *, partitions: int | None = None, candidates: int | None = None
+    ) -> Result:
+        """The points found in the partitions looked at that score at least `least` with one query, best first.
+
+        As a search may, it misses some: with all partitions and, as candidates, twice the points, it misses none. By
+        default as many partitions are looked at as a search for the ten best would, and 4 candidates for each point
+        that is found.
+
+        >>> index = build(np.eye(4), metric="dot")
+        >>> index.search_above([1.0, 0.5, 0.0, 0.0], 0.4).ids.tolist()
+        [0, 1]
+        """
         array = as_array(query, "query")
+        if array.ndim != 1:
+            raise ValueError(f"query has shape {array.shape}; needed: one vector, ({self.d},)")
+        score = check_number(least, "least")
+        store = self._store
+        looked = self._choose(store, 10, None)[0] if partitions is None else partitions
+        every = 2 * max(store.n, 1)
 
         def search(k: int) -> Result:
-            return self.search(array, k, partitions=partitions, candidates=4 * k)
+            kept = every if len(store.sizes) == 1 else 4 * k if candidates is None else candidates
+            return self._search(store, array, k, None, looked, kept, None)
 
-        return search_above(search, least, self.n)
+        return search_above(search, score, store.count)
 
     def add(self, points: ArrayLike | Iterator[ArrayLike], ids: Any = None, *, progress: Progress = silent) -> None:
         """Append points (n, d), or an iterator of such arrays; the next search finds them.
@@ -331,6 +350,13 @@ class Index:
         measures = len(store.sizes) > 1 and store.count > 1
         store.curve = measure_curve(store, asked, rows, self._threads, progress) if measures else []
         store.target = target
+        best = max((step.recall for step in store.curve if step.k == min(10, store.count - 1)), default=1.0)
+        if best < target - 0.02:
+            warnings.warn(
+                f"recall {target:g} was asked for, and {best:.3f} is the most that was measured: the copy of the "
+                f"points is {store.encoder.config.rescore!r} (a finer one finds more)",
+                stacklevel=3,
+            )
         return asked
 
     def _choose(self, store: Store, k: Any, recall: float | None) -> tuple[int, int]:
@@ -360,7 +386,7 @@ class Index:
         workers = self._threads if threads is None else check_threads(threads)
         array = as_array(queries, "queries")
         single = array.ndim == 1
-        array = check_vectors(array[None] if single else array, "queries", d=store.encoder.d)
+        array = check_vectors(array[None] if single else array, "queries", d=store.encoder.d, small=True)
         searcher = store.searcher
         allowed = None if where is None else allowed_by(store, where)
         k = min(k, store.count if allowed is None else allowed.count)
@@ -402,17 +428,17 @@ def build(
     """
     array = as_array(points, "points")
     target = None if recall is None else check_recall(recall)
-    given = None if ids is None else as_ids(ids, len(array) if array.ndim else None)
+    given = None if ids is None else as_ids(in_order(ids), len(array) if array.ndim else None)
     if given is not None:
         check_unique(given)
-    config = Config(metric=metric, **settings)
-    d = check_vectors(array[:1] if array.ndim == 2 else array, "points", rows=1).shape[1]
+    config = config_of(metric=metric, **settings)
     if memory is not None:
         if "rescore" in settings:
             raise TypeError("memory= was given with rescore=; needed: the one or the other")
-        config = fit_memory(config, memory, len(array), d)
+        if array.ndim == 2:
+            config = fit_memory(config, memory, *array.shape)
+    d = check_all(array, config)
     asked = None if queries is None else check_vectors(queries, "queries", d=d, rows=1)
-    check_all(array, d)
     workers = check_threads(threads)
     hidden = hold_out(0 if target is None or asked is not None else len(array), config.seed)
     encoder = train_encoder(array, len(array), config, d, workers, progress, hidden)

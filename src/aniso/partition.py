@@ -35,7 +35,7 @@ _COARSE_SAMPLE, _COARSE_POINTS = 25_000, 12  # points that coarse iterations loo
 _FINE_ITERATIONS = 3
 _LOSS_STEPS = 6  # of conjugate gradients, for centroids of the score-aware loss: within 1% of the solution
 _LARGE = 4.0  # times the mean size: larger partitions are divided
-_NORM_POWER = 8  # partitions are ordered by a mean of their norms to this power: near the largest
+_NORM_QUANTILE = 0.9  # of the norms of a partition, by which it is ordered
 _LOOKED, _LOOKED_SPILL = 4, 24  # near partitions among which a point's first, or first and second are chosen
 _GROUP = 8  # partitions in a group: as many as the kernel scores at once
 _PACKED = 256  # centroids looked at together when they are packed
@@ -228,7 +228,7 @@ def train(
     values, scales = _to_bytes(means)
     norms, codes = np.concatenate(all_norms), np.concatenate(all_codes)
     halves = np.bincount(codes, norms**2 / 2, p) / np.maximum(np.bincount(codes, minlength=p), 1)
-    large = _large_norms(norms, codes, p)
+    large = _quantiles(norms, codes, p)
     return Partitions(l2, assigners, values, scales, large, halves.astype(np.float32), unit, threads)
 
 
@@ -338,13 +338,11 @@ def _divide_large(assigners: F32, totals: NDArray[np.float64], rng: np.random.Ge
     assigners[small] = beside if l2 else directions(beside.astype(np.float32))
 
 
-def _large_norms(norms: NDArray[np.float64], codes: NDArray[np.int32], p: int) -> F32:
-    """A power mean of the norms in each partition, that of all points where it is empty.
-
-    Above a quantile where few points are much longer than the others: by inner product it is these that are found.
-    """
-    longest = float(norms.max(initial=0.0)) or 1.0
-    powers = (norms / longest) ** _NORM_POWER
-    sizes = np.bincount(codes, minlength=p)
-    means = np.where(sizes > 0, np.bincount(codes, powers, p) / np.maximum(sizes, 1), powers.mean())
-    return np.asarray(longest * means ** (1 / _NORM_POWER), np.float32)
+def _quantiles(norms: NDArray[np.float64], codes: NDArray[np.int32], p: int) -> F32:
+    """A large quantile of the norms in each partition, that of all points where it is empty."""
+    order = np.lexsort((norms, codes))
+    bounds = np.searchsorted(codes[order], np.arange(p + 1))
+    sizes = np.diff(bounds)
+    at = bounds[:-1] + np.maximum(np.ceil(_NORM_QUANTILE * sizes).astype(np.int64) - 1, 0)
+    chosen = norms[order[np.minimum(at, len(norms) - 1)]]
+    return np.where(sizes > 0, chosen, np.quantile(norms, _NORM_QUANTILE)).astype(np.float32)

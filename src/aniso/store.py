@@ -93,8 +93,7 @@ class Store:
         """The core's view of this state."""
         if self._searcher is None:
             if self.count == 0:
-                what = "no points yet" if self.n == 0 else "no points left"
-                raise ValueError(f"the index has {what}: call add(points) first")
+                raise ValueError("the index has no points: call add(points) first")
             self.check_slots()
             try:
                 self._searcher = self._view()

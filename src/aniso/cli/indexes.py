@@ -69,7 +69,7 @@ def add_build(commands: Commands) -> None:
 
 def build(options: Options) -> int:
     """Build and save an index."""
-    check_output(options.output)
+    check_output(options.output, inputs=[options.vectors, options.queries, options.ids])
     points = read_vectors(options.vectors)
     queries = None if options.queries is None else read_vectors(options.queries)
     ids = None if options.ids is None else read_ids(options.ids)

@@ -75,10 +75,14 @@ def table(rows: Sequence[Sequence[Any]], head: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def check_output(path: Path | None, endings: Sequence[str] = ()) -> None:
-    """Refuse a place where nothing can be written before any work is done."""
+def check_output(path: Path | None, endings: Sequence[str] = (), inputs: Sequence[Any] = ()) -> None:
+    """Refuse a place where nothing can be written, or that is read from, before any work is done."""
     if path is None:
         return
+    for read in inputs:
+        source = Path(str(read).partition("::")[0])  # file::array
+        if read is not None and path.exists() and source.exists() and path.samefile(source):
+            raise ValueError(f"{path} is both read and to be written; needed: another name for what is written")
     if endings and path.suffix.lower() not in endings:
         raise ValueError(f"{path} ends in {path.suffix!r}; needed: {' or '.join(endings)}")
     folder = path.resolve().parent
