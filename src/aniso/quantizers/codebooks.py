@@ -107,9 +107,7 @@ def start_codebooks(
     codewords = np.zeros((m, k, int(np.diff(starts).max())), np.float32)
     ones = np.ones(len(x), np.float32)
     for j in range(m):
-        codewords[j, :, : starts[j + 1] - starts[j]] = spread_sample(
-            x[:, starts[j] : starts[j + 1]], k, rng=rng, weights=ones
-        )
+        codewords[j, :, : starts[j + 1] - starts[j]] = spread_sample(x[:, starts[j] : starts[j + 1]], k, rng=rng)
     books = Codebooks(codewords, starts, threads)
     for iteration in range(iterations):
         progress("initial codebooks", iteration, iterations)
