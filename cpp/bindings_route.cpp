@@ -1,4 +1,4 @@
-// The boundary of the assignment of points to partitions.
+// The boundary of the assignment of points to partitions, and the constants of the router that training needs.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
@@ -94,6 +94,8 @@ void bind_route(nb::module_& module) {
              "group_sums"_a.noconvert().none(), "group_scales"_a.noconvert().none(), "looked"_a, "strength"_a,
              "firsts"_a.noconvert(), "seconds"_a.noconvert().none(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
              "The nearest assigner of each point, and the second choice of least |x-c|^2 + strength <x-c, r/|r|>^2.");
+  module.attr("EFFORT_DEPTH") = Router::depth;
+  module.attr("EFFORT_FURTHEST") = Router::furthest;
 }
 
 }  // namespace aniso

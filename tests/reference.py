@@ -12,6 +12,7 @@ __all__ = [
     "additive_value",
     "assign",
     "assign_partitions",
+    "blocks",
     "decode",
     "decode_additive",
     "dot_decoded",
@@ -228,6 +229,15 @@ def _floats(values: ArrayLike) -> Floats:
 
 def _ints(values: ArrayLike) -> Ints:
     return np.asarray(values, dtype=np.int64)
+
+
+def blocks(packed: ArrayLike) -> NDArray[np.uint8]:
+    """out[i // 32, :, i % 32] = packed[i], the bytes of a point; zeros where there is none."""
+    rows = np.asarray(packed, dtype=np.uint8)
+    n, width = rows.shape
+    out = np.zeros((-(-n // 32), width, 32), np.uint8)
+    out[np.arange(n) // 32, :, np.arange(n) % 32] = rows
+    return out
 
 
 def scan(codes: ArrayLike, tables: ArrayLike) -> Ints:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
+from points import normal_points, skewed_queries
 
 from aniso.errors import NotFittedError
 from aniso.kmeans import directions
@@ -16,18 +17,6 @@ from aniso.quantizers.additive_codebooks import decode_sum, fit_codewords, solve
 from aniso.quantizers.scale import expected_query
 
 Array = NDArray[Any]
-
-
-def normal_points(n: int, d: int, seed: int = 0, *, spread: float = 0.3) -> Array:
-    """Points whose norms vary: correlated normal, times a log-normal factor."""
-    rng = np.random.default_rng(seed)
-    mix = np.random.default_rng(d).normal(size=(d, d)) / np.sqrt(d) + np.eye(d)
-    return (rng.normal(size=(n, d)) @ mix * np.exp(spread * rng.normal(size=(n, 1)))).astype(np.float32)
-
-
-def skewed_queries(n: int, d: int, seed: int = 5) -> Array:
-    """Queries that are ten times as long in the last dimension as in the first."""
-    return (normal_points(n, d, seed) * np.linspace(0.2, 2, d)).astype(np.float32)
 
 
 def squared_error(points: Array, decoded: Array) -> float:
@@ -182,82 +171,6 @@ def test_queries_in_training_make_their_scores_better() -> None:
         decoded = quantizer.decode(quantizer.encode(points[best]))
         errors.append(np.mean(np.abs(np.einsum("qd,qd->q", held_out, decoded) / exact - 1)))
     assert errors[0] < 0.97 * errors[1]
-
-
-def ridge_regression(x: Array, q: Array) -> Array:
-    """The least |x W - q|^2 + ridge |W - c I|^2, solved as one least-squares problem with d more rows."""
-    d = x.shape[1]
-    moment = x.T.astype(np.float64) @ x
-    ridge = np.trace(moment) / d * (0.1 + d / len(q))
-    c = np.trace(x.T.astype(np.float64) @ q) / np.trace(moment)
-    rows = np.concatenate([x.astype(np.float64), np.sqrt(ridge) * np.eye(d)])
-    targets = np.concatenate([q.astype(np.float64), np.sqrt(ridge) * c * np.eye(d)])
-    return np.linalg.lstsq(rows, targets, rcond=None)[0]
-
-
-@pytest.mark.parametrize("count", [1, 3, 40])
-def test_expected_query_is_the_ridge_regression(count: int) -> None:
-    points, queries = normal_points(100, 5), skewed_queries(count, 5)
-    best = (queries.astype(np.float64) @ points.T).argmax(axis=1)
-    found = expected_query(points, queries)
-    assert (found.shape, found.dtype) == ((5, 5), np.float32)
-    assert_allclose(found, ridge_regression(points[best], queries), atol=1e-5)  # float32
-    assert_array_equal(expected_query(points, queries, threads=2), found)
-
-
-def second_best(points: Array, queries: Array) -> Array:
-    """The best point of each query that is not the query itself."""
-    scores = queries.astype(np.float64) @ points.T
-    scores[(queries[:, None] == points[None]).all(axis=2)] = -np.inf
-    return scores.argmax(axis=1)
-
-
-def test_expected_query_excludes_the_query_itself() -> None:
-    """Some queries are points, far apart: each is matched with the best of the other points."""
-    points = normal_points(100, 5, spread=0)
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    scores = points @ points.T
-    far = [0]
-    for i in range(1, 100):  # no two of them are the best of each other
-        if all(scores[i, j] < 0.5 for j in far):
-            far.append(i)
-    assert len(far) >= 4
-    queries = np.concatenate([points[far], skewed_queries(10, 5)])
-    matched = points[second_best(points, queries)]
-    assert_allclose(expected_query(points, queries), ridge_regression(matched, queries), atol=1e-5)  # float32
-    with_itself = points[(queries @ points.T).argmax(axis=1)]
-    assert np.abs(ridge_regression(with_itself, queries) - ridge_regression(matched, queries)).max() > 0.01
-
-
-def test_expected_query_excludes_only_the_query_itself() -> None:
-    """Two queries that are each other's best point, and queries that are all of the points."""
-    points = normal_points(60, 5, spread=0)
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
-    points[1] = points[0] + 0.01 * points[2]
-    points[1] /= np.linalg.norm(points[1])
-    for queries in (points[:2], points):
-        matched = points[second_best(points, queries)]
-        assert_allclose(expected_query(points, queries), ridge_regression(matched, queries), atol=1e-5)  # float32
-
-
-def test_expected_query_of_few_queries_is_nearly_a_multiple_of_the_identity() -> None:
-    points, queries = normal_points(2000, 16), skewed_queries(2000, 16)
-    off = []
-    for count in (1, 4, 2000):
-        W = expected_query(points, queries[:count]).astype(np.float64)
-        off.append(np.linalg.norm(W - np.trace(W) / 16 * np.eye(16)) / np.linalg.norm(W))
-    assert off[0] < 0.3  # 0.20; the regression without a ridge has rank 1, which is off by sqrt(15 / 16) = 0.97
-    assert off[0] < off[1] < off[2]  # 0.34 and 0.46: the queries are far from even, and the more are seen, the surer
-
-
-@pytest.mark.parametrize("count", [1, 7])
-def test_expected_query_of_zeros_and_of_one_point(count: int) -> None:
-    points = normal_points(10, 4)
-    zeros = np.zeros((count, 4), np.float32)
-    assert_array_equal(expected_query(np.zeros_like(points), points[:count]), np.eye(4))
-    assert_allclose(expected_query(points, zeros), 0, atol=1e-6)
-    assert np.isfinite(expected_query(points[:1], points[:count])).all()
-    assert_allclose(expected_query(points[:1], points[:1]), np.eye(4), atol=1e-6)  # there is no other point
 
 
 @pytest.mark.parametrize("scale_bits", [0, 8])

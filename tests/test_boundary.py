@@ -25,6 +25,8 @@ def signatures(source: str) -> dict[str, list[str]]:
         if isinstance(node, ast.ClassDef):
             found[node.name] = []
             nodes += [(f"{node.name}.", inner) for inner in node.body]
+        if isinstance(node, ast.AnnAssign):
+            found[prefix + ast.unparse(node.target)] = [element_type(node.annotation)]
         if isinstance(node, ast.FunctionDef):
             arguments = node.args.args + node.args.kwonlyargs
             name = prefix + node.name

@@ -1,43 +1,20 @@
-"""Anisotropic product quantization: section 4.1 and appendix 7.5 as properties, the per-point scale, and odd data."""
+"""Anisotropic product quantization: section 4.1 as properties, the per-point scale, and odd data."""
 
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
+from points import loss_of, normal_points, weights_of
 
 from aniso.errors import NotFittedError
-from aniso.kmeans import directions
-from aniso.loss import Reconstruction, ScoreAware, Threshold, Weights
+from aniso.loss import Reconstruction, ScoreAware, Threshold
 from aniso.quantizers import ProductQuantizer
-from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
-from aniso.quantizers.query_space import QuerySpace, balanced_axes
-from aniso.quantizers.scale import ScaleCodes, ScaleLevels
+from aniso.quantizers.scale import ScaleLevels
 
 Array = NDArray[Any]
 LOSSES = [Reconstruction(), Threshold(1.0), Threshold(-1.0), Threshold(100.0), ScoreAware(np.exp)]
-
-
-def normal_points(n: int, d: int, seed: int = 0, *, spread: float = 0.3) -> Array:
-    """Points whose norms vary: correlated normal, times a log-normal factor."""
-    rng = np.random.default_rng(seed)
-    mix = np.random.default_rng(d).normal(size=(d, d)) / np.sqrt(d) + np.eye(d)
-    return (rng.normal(size=(n, d)) @ mix * np.exp(spread * rng.normal(size=(n, 1)))).astype(np.float32)
-
-
-def weights_of(loss: Any, points: Array) -> Weights:
-    return loss.weights(np.linalg.norm(points.astype(np.float64), axis=1), points.shape[1])
-
-
-def loss_of(points: Array, decoded: Array, weights: Weights) -> Array:
-    """importance * (|r|^2 + (eta - 1) <r, x/|x|>^2) of r = x - x~, for each point, in float64."""
-    x, r = points.astype(np.float64), points.astype(np.float64) - decoded
-    norms = np.linalg.norm(x, axis=1)
-    along = np.divide(np.einsum("nd,nd->n", r, x), norms, out=np.zeros_like(norms), where=norms > 0)
-    return weights.importance * (np.einsum("nd,nd->n", r, r) + (weights.eta - 1) * along**2)
 
 
 def parallel_error(points: Array, decoded: Array) -> Array:
@@ -51,98 +28,6 @@ def cosines(points: Array, decoded: Array) -> Array:
     x, y = points.astype(np.float64), decoded.astype(np.float64)
     sizes = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
     return np.divide(np.einsum("nd,nd->n", x, y), sizes, out=np.zeros_like(sizes), where=sizes > 0)
-
-
-def selector(codes: Array, starts: Array, k: int, width: int) -> Array:
-    """B of appendix 7.5 for one point, (d, m k width): B c is what codes (m,) decode to, c the codewords in a row."""
-    B = np.zeros((starts[-1], len(codes), k, width))
-    for j, code in enumerate(codes):
-        for i in range(starts[j + 1] - starts[j]):
-            B[starts[j] + i, j, code, i] = 1
-    return B.reshape(starts[-1], -1)
-
-
-def dense_codewords(x: Array, codes: Array, books: Codebooks, weights: Weights) -> Array:
-    """The joint update of appendix 7.5 as it is written there: the matrix of every codeword, solved."""
-    m, k, width = books.codewords.shape
-    matrix, right = np.zeros((m * k * width, m * k * width)), np.zeros(m * k * width)
-    for i, point in enumerate(x.astype(np.float64)):
-        B = selector(codes[i], books.starts, k, width)
-        h_orthogonal = weights.importance[i]
-        h_parallel = weights.importance[i] * weights.eta[i]
-        squared = point @ point
-        outer = np.outer(point, point) / squared if squared > 0 else np.zeros((len(point), len(point)))
-        matrix += B.T @ ((h_parallel - h_orthogonal) * outer + h_orthogonal * np.eye(len(point))) @ B
-        right += h_parallel * B.T @ point
-    used = np.diag(matrix) > 0
-    c = books.codewords.astype(np.float64).ravel()
-    c[used] = np.linalg.solve(matrix[np.ix_(used, used)], right[used])
-    return c.reshape(m, k, width)
-
-
-def small_case(seed: int, *, zeros: bool = False, eta: float = 20.0) -> tuple[Array, Array, Codebooks, Weights]:
-    """90 points of 7 dimensions, 3 subspaces (2, 2, 3 wide) of 4 codewords, codes at random; one codeword unused."""
-    rng = np.random.default_rng(seed)
-    x = normal_points(90, 7, seed)
-    if zeros:
-        x[:9] = 0
-    codes = rng.integers(0, 4, (90, 3)).astype(np.uint8)
-    codes[codes[:, 1] == 2, 1] = 3  # nothing chooses codeword 2 of subspace 1
-    words = rng.normal(size=(3, 4, 3)).astype(np.float32)
-    words[:2, :, 2] = 0
-    books = Codebooks(words, np.array([0, 2, 4, 7], np.int32))
-    return x, codes, books, Weights(rng.uniform(0.7, eta, 90), rng.uniform(0.01, 1, 90))
-
-
-@pytest.mark.parametrize("zeros", [False, True])
-@pytest.mark.parametrize("seed", range(4))
-def test_joint_update_is_the_dense_solution(seed: int, zeros: bool) -> None:
-    x, codes, books, weights = small_case(seed, zeros=zeros)
-    how = {"iterations": 500, "tolerance": 1e-7}
-    found = fit_codewords(books, codes, x, directions(x), weights.eta - 1, weights.importance, **how)
-    # Conjugate gradients multiply in float32: eps times the condition of the system, some 100 here.
-    assert_allclose(found.codewords, dense_codewords(x, codes, books, weights), atol=1e-4)
-    assert_array_equal(found.codewords[1, 2], books.codewords[1, 2])  # unused: as it was
-    assert_array_equal(found.codewords[:2, :, 2], 0)  # past the width: zero
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_joint_update_as_called_has_nearly_the_least_loss(seed: int) -> None:
-    """The default number of steps and tolerance: within 1e-3 of what can be gained, and no perturbation is better."""
-    x, codes, books, weights = small_case(seed)
-    found = fit_codewords(books, codes, x, directions(x), weights.eta - 1, weights.importance)
-    best = Codebooks(dense_codewords(x, codes, books, weights).astype(np.float32), books.starts)
-    start, reached, least = (loss_of(x, b.decode(codes), weights).sum() for b in (books, found, best))
-    assert least <= reached * (1 + 1e-6)
-    assert reached - least <= 1e-3 * (start - least)
-    rng = np.random.default_rng(seed)
-    for size in (0.03, 0.3, 3):
-        other = Codebooks(
-            found.codewords + rng.normal(size=(3, 4, 3)).astype(np.float32) * np.float32(size), books.starts
-        )
-        assert loss_of(x, other.decode(codes), weights).sum() > reached
-
-
-def test_joint_update_with_eta_1_is_the_weighted_mean() -> None:
-    x, codes, books, weights = small_case(0)
-    found = fit_codewords(books, codes, x, directions(x), np.zeros(90), weights.importance)
-    for j in range(3):
-        for c in set(codes[:, j]):
-            chosen = codes[:, j] == c
-            part = x[chosen, books.starts[j] : books.starts[j + 1]]
-            mean = np.average(part, axis=0, weights=weights.importance[chosen])
-            assert_allclose(found.codewords[j, c, : part.shape[1]], mean, atol=1e-5)  # float32
-
-
-@given(st.integers(1, 80), st.data())
-@settings(max_examples=60)
-def test_subspaces_differ_by_at_most_one_dimension(d: int, data: st.DataObject) -> None:
-    m = data.draw(st.integers(1, d))
-    books = start_codebooks(normal_points(3, d), m, 2, rng=np.random.default_rng(0), iterations=1)
-    widths = np.diff(books.starts)
-    assert (books.starts[0], books.starts[-1], len(widths)) == (0, d, m)
-    assert set(widths) <= {d // m, -(-d // m)}
-    assert books.codewords.shape == (m, 2, widths.max())
 
 
 @pytest.mark.parametrize("scale_bits", [0, 8])
@@ -372,84 +257,6 @@ def test_scores_are_those_of_the_decoded_points(scale_bits: int, with_queries: b
     assert quantizer.score(queries[:0], codes).shape == (0, 300)
 
 
-def test_queries_in_training_make_their_scores_better() -> None:
-    """Queries that live in every fourth dimension: with them, errors of scores are far smaller than without."""
-    points = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
-    spread = np.where(np.arange(16) % 4 == 0, 3.0, 0.1)
-    queries = (np.random.default_rng(1).normal(size=(400, 16)) * spread).astype(np.float32)
-    sample, held_out = queries[:200], queries[200:]
-    exact = held_out @ points.T
-    errors = []
-    for given_queries in (sample, None):
-        quantizer = ProductQuantizer(8, loss=Threshold(1.0)).fit(points, queries=given_queries)
-        assert (quantizer.space is None) == (given_queries is None)
-        errors.append(np.mean((quantizer.score(held_out, quantizer.encode(points)) - exact) ** 2))
-    assert errors[0] < 0.3 * errors[1]  # 0.11 to 0.12 for three seeds
-
-
-def test_query_aware_fit_is_a_fit_in_the_other_space() -> None:
-    """With the plain loss, which has no direction."""
-    points, queries = normal_points(500, 6), normal_points(80, 6, seed=1)
-    aware = ProductQuantizer(3).fit(points, queries=queries)
-    assert aware.space is not None
-    inside = ProductQuantizer(3).fit(aware.space.points(points))
-    codes = aware.encode(points)
-    assert_array_equal(codes, inside.encode(aware.space.points(points)))
-    there = (queries.astype(np.float64) @ aware.space.back.T) @ inside.decode(codes).T
-    assert_allclose(aware.score(queries, codes), there, rtol=1e-3, atol=1e-3)  # two float32 maps, there and back
-
-
-def test_the_space_of_queries_keeps_the_metric_of_their_scores() -> None:
-    points = normal_points(400, 6)
-    queries = (np.random.default_rng(1).normal(size=(3000, 6)) * [4, 1, 1, 1, 1, 0.5]).astype(np.float32)
-    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-    space = QuerySpace.fit(points, queries, 3)
-    scores = np.mean((queries.astype(np.float64) @ points.T) ** 2, axis=0)
-    inside = np.sum(space.points(points).astype(np.float64) ** 2, axis=1) / 6
-    assert_allclose(inside, scores, rtol=0.02)  # S is shrunk by 0.1 %
-    assert_allclose(space.points(points) @ (queries @ space.back.T).T, points @ queries.T, atol=1e-4)
-
-
-def test_a_space_may_be_given_in_place_of_queries() -> None:
-    points, queries = normal_points(300, 6), normal_points(50, 6, seed=1)
-    space = QuerySpace.fit(points, queries, 3)
-    given_space = ProductQuantizer(3, loss=Threshold(1.0)).fit(points, queries=space)
-    given_queries = ProductQuantizer(3, loss=Threshold(1.0)).fit(points, queries=queries)
-    assert_array_equal(given_space.encode(points), given_queries.encode(points))
-    with pytest.raises(ValueError, match="the QuerySpace has 6 dimensions, the points have 5"):
-        ProductQuantizer(2).fit(points[:, :5], queries=space)
-
-
-def test_axes_are_dealt_out() -> None:
-    points = (np.random.default_rng(0).normal(size=(4000, 7)) * [1, 9, 2, 8, 4, 3, 6]).astype(np.float32)
-    axes = balanced_axes(points, 3)  # 2, 2 and 3 dimensions
-    assert_allclose(axes.T @ axes, np.eye(7), atol=1e-10)
-    order = np.abs(axes).argmax(axis=0).tolist()
-    assert [order[0], order[2], order[4]] == [1, 3, 6]  # the longest three begin a subspace each
-    assert sorted(order) == list(range(7))
-    assert np.isfinite(balanced_axes(np.ones((5, 4), np.float32), 2)).all()
-
-
-def test_queries_help_where_long_axes_cross_all_subspaces() -> None:
-    """Points and queries share three long axes; without axes of their own, all subspaces would code just these."""
-    rng = np.random.default_rng(0)
-    mix = rng.normal(size=(3, 24))
-    points, queries = (
-        (rng.normal(size=(n, 3)) @ mix + rng.normal(size=(n, 24))).astype(np.float32) for n in (3000, 1200)
-    )
-    points, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (points, queries))
-    best = (queries @ points.T).argmax(axis=1)
-    errors, found = [], []
-    for given_queries in (queries[:800], None):
-        quantizer = ProductQuantizer(6, loss=Threshold(0.2)).fit(points, queries=given_queries)
-        decoded = quantizer.decode(quantizer.encode(points))
-        errors.append(np.mean(np.einsum("nd,nd->n", queries[800:], (points - decoded)[best[800:]]) ** 2))
-        scores = queries[800:] @ decoded.T
-        found.append(np.mean(np.sum(scores > np.take_along_axis(scores, best[800:, None], axis=1), axis=1) < 10))
-    assert errors[0] < 0.8 * errors[1]  # 0.72
-    assert found[0] > found[1] + 0.03
-
-
 @pytest.mark.parametrize("scale_bits", [0, 8])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("n", [1, 2, 15])
@@ -571,46 +378,3 @@ def test_before_fit() -> None:
     ):
         with pytest.raises(NotFittedError, match=r"fit\(points\)"):
             use()
-
-
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=50), st.sampled_from([8, 16]))
-def test_scale_codes_are_within_half_a_step(values: list[float], bits: int) -> None:
-    scales = np.array(values)
-    codes = ScaleCodes.fit(scales, bits=bits)
-    encoded = codes.encode(scales)
-    assert (encoded.shape, encoded.dtype) == ((len(values), bits // 8), np.uint8)
-    # half a step in the logarithm, and the rounding of float32
-    assert (np.abs(np.log(codes.decode(encoded).astype(np.float64) / scales)) <= codes.step / 2 + 1e-6).all()
-
-
-def test_scale_levels_have_less_error_than_even_ones() -> None:
-    scales = np.exp(np.random.default_rng(0).normal(size=20_000))
-    levels = ScaleLevels.fit(scales)
-    assert list(levels.logarithms) == sorted(levels.logarithms)
-    codes = levels.encode(scales)
-    assert (codes.shape, codes.dtype, codes.min(), codes.max()) == ((20_000, 1), np.uint8, 1, 15)
-    logs = np.log(scales)
-    error = np.mean((np.log(levels.decode(codes).astype(np.float64)) - logs) ** 2)
-    assert error < 0.0155  # the least that 15 levels leave of a normal variable of variance 1 is about 0.013
-    nearest = np.abs(np.array(levels.logarithms) - logs[:, None]).argmin(axis=1)
-    assert_array_equal(codes[:, 0], nearest + 1)
-
-
-@pytest.mark.parametrize("scales", [[1.0], [0.0], [-1.0, 0.0], [0.5, 0.5, 2.0], [1e-30, 1e30]])
-def test_scale_levels_of_few_scales_are_these(scales: list[float]) -> None:
-    values = np.array(scales)
-    levels = ScaleLevels.fit(values)
-    assert_allclose(levels.decode(levels.encode(values)), np.maximum(values, 0), rtol=1e-6)
-    with pytest.raises(ValueError, match="codes of scales go up to 16; needed: at most 15"):
-        levels.decode(np.array([[16]], np.uint8))
-
-
-def test_scale_codes_at_and_beyond_the_ends() -> None:
-    codes = ScaleCodes.fit(np.array([0.5, 2.0]), bits=8)
-    encoded = codes.encode(np.array([0.0, -1.0, 1e-300, 1e300, 0.5, 2.0]))
-    assert_array_equal(encoded[:4, 0], [0, 0, 1, 255])
-    decoded = codes.decode(encoded)
-    assert_array_equal(decoded[:2], 0)
-    assert decoded[2] < 0.5 < 2.0 < decoded[3] < 3.0
-    nothing = ScaleCodes.fit(np.zeros(3), bits=16)
-    assert_array_equal(nothing.decode(nothing.encode(np.zeros(3))), 0)

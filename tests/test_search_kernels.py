@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
 from aniso import _core
-from aniso.layout import (
-    BLOCK,
-    arrange,
-    pack_blocks,
-    pack_bytes,
-    pack_centroids,
-    pack_nibbles,
-    pack_panels,
-    unpack_blocks,
-)
+from aniso.layout import BLOCK, pack_bytes, pack_centroids, pack_nibbles, pack_panels, unpack_blocks
+from aniso.store import Store
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -32,8 +25,7 @@ def test_scan(isa: str, n: int, m: int, group: int, seed: int) -> None:
     codes = rng.integers(0, 16, (n, m), dtype=np.uint8)
     tables = np.zeros((2 * (-(-m // 2)), 16), np.uint8)
     tables[:m] = rng.integers(0, 255 // group + 1, (m, 16))
-    slots = arrange(np.zeros(n, np.int32), 1)
-    blocks = pack_blocks(pack_nibbles(codes), slots.entries)
+    blocks = reference.blocks(pack_nibbles(codes))
     sums = reference.scan(codes, tables[:m])
     for least in (0, int(np.median(sums)), int(sums.max()), int(sums.max()) + 1, 65535, 65536, 2**32 - 1):
         hits = np.empty((n, 2), np.uint32)
@@ -49,7 +41,7 @@ def test_scan_four_is_four_scans(isa: str, n: int, m: int, group: int, seed: int
     codes = rng.integers(0, 16, (n, m), dtype=np.uint8)
     tables = np.zeros((4, 2 * (-(-m // 2)), 16), np.uint8)
     tables[:, :m] = rng.integers(0, 255 // group + 1, (4, m, 16))
-    blocks = pack_blocks(pack_nibbles(codes), arrange(np.zeros(n, np.int32), 1).entries)
+    blocks = reference.blocks(pack_nibbles(codes))
     sums = [reference.scan(codes, table[:m]) for table in tables]
     edges = st.sampled_from([0, 1, 65535, 65536, 2**32 - 1])
     near = [edges | st.sampled_from([*map(int, s), int(s.max()) + 1]) for s in sums]
@@ -70,7 +62,7 @@ def test_scan_four_is_four_scans(isa: str, n: int, m: int, group: int, seed: int
 def test_scan_starts_at_any_block_and_stops_at_any_point(isa: str) -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 16, (10 * BLOCK, 7), dtype=np.uint8)
-    blocks = pack_blocks(pack_nibbles(codes), np.arange(len(codes)))
+    blocks = reference.blocks(pack_nibbles(codes))
     tables = np.zeros((8, 16), np.uint8)
     tables[:7] = rng.integers(0, 25, (7, 16))
     sums = reference.scan(codes, tables[:7])
@@ -88,7 +80,7 @@ def test_sums_of_the_largest_tables_do_not_overflow(isa: str) -> None:
     codes = np.full((40, m), 15, np.uint8)
     tables = np.zeros((m, 16), np.uint8)
     tables[0::2, 15], tables[1::2, 15] = 200, 55
-    blocks = pack_blocks(pack_nibbles(codes), np.arange(64) * (np.arange(64) < 40) - (np.arange(64) >= 40))
+    blocks = reference.blocks(pack_nibbles(codes))
     hits = np.empty((40, 2), np.uint32)
     assert _core.scan(blocks, tables, 2, 0, 40, 65535, hits, isa=isa) == 40
     assert_array_equal(hits[:, 1], 65535)
@@ -228,15 +220,20 @@ def test_layout_round_trip(n: int, m: int, p: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     codes = rng.integers(0, 16, (n, m), dtype=np.uint8)
     partitions = rng.integers(0, p, n).astype(np.int32)
-    slots = arrange(partitions, p)
-    unpacked = unpack_blocks(pack_blocks(pack_nibbles(codes), slots.entries), m)
-    full = slots.entries >= 0
-    assert_array_equal(np.sort(slots.entries[full]), np.arange(n))
-    assert_array_equal(unpacked[full], codes[slots.entries[full]])
-    assert not unpacked[~full].any()
+    encoder: Any = SimpleNamespace(p=p, code_bytes=(m + 1) // 2, copy_shape=lambda: None)
+    store = Store(encoder)
+    store.reserve_slots(np.bincount(partitions, minlength=p))
+    store.put(np.arange(n), partitions, pack_nibbles(codes))
+    unpacked = unpack_blocks(store.codes[: store.blocks], m)
+    rows = store.slot_rows.ravel()
+    full = np.zeros(len(unpacked), np.bool_)
     for j in range(p):
-        first = int(slots.first_blocks[j]) * BLOCK
-        assert_array_equal(slots.entries[first : first + int(slots.sizes[j])], np.flatnonzero(partitions == j))
+        first, size = int(store.first_blocks[j]) * BLOCK, int(store.sizes[j])
+        assert_array_equal(rows[first : first + size], np.flatnonzero(partitions == j))
+        full[first : first + size] = True
+    assert np.count_nonzero(full) == n
+    assert_array_equal(unpacked[full], codes[rows[: len(full)][full]])
+    assert not unpacked[~full].any()
 
 
 @given(n=st.integers(0, 20), d=st.integers(1, 40), seed=SEEDS)

@@ -1,11 +1,15 @@
-"""The boundary: every function of the compiled core. Arithmetic on arrays that NumPy owns; arrays marked "out" are
-allocated by the caller and written. All arrays are C-contiguous. n points, d dimensions, m subspaces, k codewords.
+"""The boundary: every function and constant of the compiled core. Arithmetic on arrays that NumPy owns; arrays marked
+"out" are allocated by the caller and written. All arrays are C-contiguous. n points, d dimensions, m subspaces,
+k codewords.
 
 `isa` names an instruction set and is "" for the one in use; `threads` never changes a result.
 """
 
 import numpy as np
 from numpy.typing import NDArray
+
+EFFORT_DEPTH: int  # the partition whose score tells how far the best one stands out
+EFFORT_FURTHEST: float  # times fewer, or more, partitions than were asked for, at most
 
 def isas() -> list[str]:
     """The instruction sets this machine can run, best first."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aniso import _core
+from aniso._core import EFFORT_DEPTH, EFFORT_FURTHEST
 from aniso.layout import PANEL, pack_panels
 from aniso.store import Store
 from aniso.survey import homes, slot_partitions
@@ -23,9 +24,7 @@ __all__ = ["learn_effort"]
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
-_DEPTH = 32  # as in cpp/router.h
-_FURTHEST = 4.0  # as in cpp/router.h
-_LEAST_PARTITIONS = 4 * _DEPTH
+_LEAST_PARTITIONS = 4 * EFFORT_DEPTH
 _LEAST_QUERIES = 100
 _BEST = 10  # points of each query that are to be found
 _TARGET = 0.95  # share of them: weights that suit it suit 0.9 and 0.99 too
@@ -88,22 +87,22 @@ def _routed(
         squares = np.einsum("qd,qd->q", x, x, dtype=np.float64)
         if encoder.config.metric == "l2":
             best[here] = 2 * order[:, 0] - squares
-            gap[here] = 2 * (order[:, 0] - order[:, _DEPTH - 1])
+            gap[here] = 2 * (order[:, 0] - order[:, EFFORT_DEPTH - 1])
         else:
             lengths = np.sqrt(np.maximum(squares, 1e-30))
             best[here] = order[:, 0] / lengths
-            gap[here] = (order[:, 0] - order[:, _DEPTH - 1]) / lengths
+            gap[here] = (order[:, 0] - order[:, EFFORT_DEPTH - 1]) / lengths
     return ranks, points, best, gap
 
 
 def _bounds() -> tuple[float, float]:
-    return -float(np.log(_FURTHEST)), float(np.log(_FURTHEST))
+    return -float(np.log(EFFORT_FURTHEST)), float(np.log(EFFORT_FURTHEST))
 
 
 def _cost(features: F64, weights: F64, ranks: NDArray[np.int64], points: NDArray[np.int32], target: float) -> float:
     """Points per query that are scanned to reach the target; how many partitions that takes is found by halving."""
     times = np.exp(np.clip(features @ weights, *_bounds()))
-    low, high = 0.0, float(np.log(ranks.max() + 2.0) + np.log(_FURTHEST))
+    low, high = 0.0, float(np.log(ranks.max() + 2.0) + np.log(EFFORT_FURTHEST))
     for _ in range(16):
         middle = (low + high) / 2
         if (ranks < np.exp(middle) * times[:, None]).mean() >= target:

@@ -13,7 +13,7 @@ from aniso.kmeans import directions
 from aniso.layout import PANEL, pack_panels
 from aniso.results import Result, search_above
 
-__all__ = ["ExactIndex", "multiply", "ranks", "relative_error", "top"]
+__all__ = ["ExactIndex", "measure_distances", "multiply", "ranks", "relative_error", "top"]
 
 _SCORES = 1 << 26  # scores held at a time (256 MB)
 
@@ -57,21 +57,22 @@ class ExactIndex:
         workers = self._threads if threads is None else check_threads(threads)
         _core.exact_search(q, self._panels, self._biases, ids, scores, threads=workers)
         if self.metric == "l2":
-            self._measure_distances(q, ids, scores)
+            measure_distances(q, self._panels, ids, scores)
         return Result(ids[0], scores[0]) if single else Result(ids, scores)
 
     def search_above(self, query: ArrayLike, least: float) -> Result:
         """Every point that scores at least `least` with one query, best first."""
         return search_above(lambda k: self.search(as_array(query, "query"), k), least, self.n)
 
-    def _measure_distances(self, queries: F32, ids: NDArray[np.int64], scores: F32) -> None:
-        """Replace scores by distances from the differences themselves, and put them in order."""
-        for row, query in enumerate(queries):
-            chosen = ids[row]
-            difference = self._panels[chosen // PANEL, :, chosen % PANEL] - query
-            exact = -np.einsum("kd,kd->k", difference, difference, dtype=np.float64).astype(np.float32)
-            order = np.lexsort((chosen, -exact))
-            ids[row], scores[row] = chosen[order], exact[order]
+
+def measure_distances(queries: F32, panels: F32, rows: NDArray[np.int64], scores: F32) -> None:
+    """Replace the scores of rows, both (q, k), by distances from the differences themselves, and put them in order."""
+    for number, query in enumerate(queries):
+        chosen = rows[number]
+        difference = panels[chosen // PANEL, :, chosen % PANEL] - query
+        exact = -np.einsum("kd,kd->k", difference, difference, dtype=np.float64).astype(np.float32)
+        order = np.lexsort((chosen, -exact))
+        rows[number], scores[number] = chosen[order], exact[order]
 
 
 def multiply(x: F32, matrix: NDArray[np.floating], *, threads: int = 1) -> F32:

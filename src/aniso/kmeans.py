@@ -1,4 +1,4 @@
-"""Lloyd's algorithm on arrays: plain or weighted, seeded, with the same result on any number of threads."""
+"""Lloyd's algorithm on arrays, seeded, and its parts: the nearest codeword, a first choice, empty centroids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aniso import _core
-from aniso.progress import Progress, silent
 
 __all__ = ["KMeans", "directions", "kmeans", "nearest", "refill_empty", "spread_sample"]
 
@@ -20,7 +19,6 @@ class KMeans(NamedTuple):
 
     centroids: NDArray[np.float32]  # (k, d)
     codes: NDArray[np.int32]  # (n,)
-    losses: list[float]  # weighted sum of squared distances after each iteration
 
 
 def nearest(
@@ -61,58 +59,42 @@ def directions(points: NDArray[np.float32]) -> NDArray[np.float32]:
     return units
 
 
-def kmeans(
-    points: NDArray[np.float32],
-    k: int,
-    *,
-    rng: np.random.Generator,
-    iterations: int = 10,
-    weights: NDArray[np.float32] | None = None,
-    threads: int = 1,
-    progress: Progress = silent,
-    stage: str = "k-means",
-) -> KMeans:
-    """K centroids that (locally) minimise the weighted squared distance of every point to its nearest one.
+def kmeans(points: NDArray[np.float32], k: int, *, rng: np.random.Generator, iterations: int) -> KMeans:
+    """K centroids that (locally) minimise the squared distance of every point to its nearest one.
 
-    Stops early at a fixed point. A centroid that no point chose moves to the point that costs most.
+    Stops early once that falls no more. A centroid that no point chose moves to the point that costs most.
     Fewer points than centroids is allowed: the spare centroids repeat points and are never chosen.
     """
-    weights = np.ones(len(points), np.float32) if weights is None else weights
-    centroids = spread_sample(points, k, rng=rng, weights=weights)
-    codes, costs = nearest(points, centroids, threads=threads)
-    losses = [float(np.sum(costs * weights.astype(np.float64)))]
+    ones = np.ones(len(points), np.float32)
+    centroids = spread_sample(points, k, rng=rng)
+    codes, costs = nearest(points, centroids)
+    loss = float(costs.astype(np.float64).sum())
     sums, totals = np.empty((k, points.shape[1])), np.empty(k)
-    for iteration in range(iterations):
-        progress(stage, iteration, iterations)
-        _core.sum_by_group(points, weights, codes, sums, totals, threads=threads)
+    for _ in range(iterations):
+        _core.sum_by_group(points, ones, codes, sums, totals)
         moved = centroids.copy()
         filled = totals > 0
         moved[filled] = sums[filled] / totals[filled, None]
-        refill_empty(moved, ~filled, points, costs * weights)
-        moved_codes, moved_costs = nearest(points, moved, threads=threads)
-        loss = float(np.sum(moved_costs * weights.astype(np.float64)))
-        if loss >= losses[-1]:
+        refill_empty(moved, ~filled, points, costs)
+        moved_codes, moved_costs = nearest(points, moved)
+        moved_loss = float(moved_costs.astype(np.float64).sum())
+        if moved_loss >= loss:
             break
-        centroids, codes, costs = moved, moved_codes, moved_costs
-        losses.append(loss)
-    progress(stage, iterations, iterations)
-    return KMeans(centroids, codes, losses)
+        centroids, codes, costs, loss = moved, moved_codes, moved_costs, moved_loss
+    return KMeans(centroids, codes)
 
 
-def spread_sample(
-    points: NDArray[np.float32], k: int, *, rng: np.random.Generator, weights: NDArray[np.float32]
-) -> NDArray[np.float32]:
+def spread_sample(points: NDArray[np.float32], k: int, *, rng: np.random.Generator) -> NDArray[np.float32]:
     """K points far from each other (k-means++ on a sample); for over 256 a plain random choice, which is as good."""
     replace = len(points) < k
     if k > 256:
         return np.take(points, rng.choice(len(points), k, replace=replace), axis=0)
     size = min(len(points), max(_SPREAD_SAMPLE, k))
     sample = points[np.sort(rng.choice(len(points), size, replace=False))] if size < len(points) else points
-    mass = weights[:size].astype(np.float64) if size == len(points) else np.ones(size)
     chosen = np.empty((k, points.shape[1]), np.float32)
     distances = np.ones(size)
     for i in range(k):
-        cumulated = np.cumsum(distances * mass)
+        cumulated = np.cumsum(distances)
         # With every remaining distance zero (fewer distinct points than k) any point will do.
         at = np.searchsorted(cumulated, rng.random() * cumulated[-1], side="right") if cumulated[-1] > 0 else i % size
         chosen[i] = sample[min(int(at), size - 1)]

@@ -18,7 +18,7 @@ multiply-add takes 4 dimensions of 8 centroids.
 from __future__ import annotations
 
 import mmap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,10 +26,7 @@ from numpy.typing import NDArray
 __all__ = [
     "BLOCK",
     "PANEL",
-    "Slots",
-    "arrange",
     "huge_empty",
-    "pack_blocks",
     "pack_bytes",
     "pack_centroids",
     "pack_nibbles",
@@ -39,29 +36,6 @@ __all__ = [
 
 BLOCK = 32
 PANEL = 16
-_PACK_BLOCKS = 4096  # blocks packed at a time, to bound memory
-
-
-class Slots(NamedTuple):
-    """Where every point stands."""
-
-    first_blocks: NDArray[np.int64]  # (partitions,)
-    sizes: NDArray[np.int32]  # (partitions,)
-    entries: NDArray[np.int64]  # (blocks * 32,) the entry in each slot, -1 where empty
-
-
-def arrange(partitions: NDArray[np.int32], count: int) -> Slots:
-    """Entries sorted by partition, in their order, each partition starting a new block."""
-    sizes = np.bincount(partitions, minlength=count)
-    blocks = -(-sizes // BLOCK)
-    first_blocks = np.concatenate(([0], np.cumsum(blocks)))
-    order = np.argsort(partitions, kind="stable")
-    starts = np.concatenate(([0], np.cumsum(sizes)))[:-1]
-    sorted_partitions = partitions[order]
-    slot = first_blocks[sorted_partitions] * BLOCK + np.arange(len(order)) - starts[sorted_partitions]
-    entries = np.full(int(first_blocks[-1]) * BLOCK, -1, np.int64)
-    entries[slot] = order
-    return Slots(first_blocks[:-1], sizes.astype(np.int32), entries)
 
 
 def huge_empty(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
@@ -82,18 +56,6 @@ def pack_nibbles(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
     packed: NDArray[np.uint8] = codes[:, 0::2].copy()
     packed[:, : codes.shape[1] // 2] |= codes[:, 1::2] << 4
     return packed
-
-
-def pack_blocks(packed: NDArray[np.uint8], entries: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """Bytes of points (n, rows) to blocks (len(entries) / 32, rows, 32); zeros where a slot is empty."""
-    rows, blocks = packed.shape[1], len(entries) // BLOCK
-    out: NDArray[np.uint8] = huge_empty((blocks, rows, BLOCK), np.uint8)
-    for first in range(0, blocks, _PACK_BLOCKS):
-        here = entries[first * BLOCK : (first + _PACK_BLOCKS) * BLOCK]
-        part = packed[here]
-        part[here < 0] = 0
-        out[first : first + _PACK_BLOCKS] = part.reshape(-1, BLOCK, rows).transpose(0, 2, 1)
-    return out
 
 
 def pack_bytes(

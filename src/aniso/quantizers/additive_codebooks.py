@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from aniso import _core
 from aniso.quantizers.codebooks import Codes
+from aniso.quantizers.conjugate_gradients import conjugate_gradients
 
 __all__ = ["decode_sum", "fit_codewords", "gram", "solve_codewords"]
 
@@ -94,23 +95,12 @@ def fit_codewords(
             vectors = vectors + (pull * np.einsum("nd,nd->n", vectors, units))[:, None] * units
         return vectors * weight[:, None]
 
+    def times_a(c: F64) -> F64:
+        return _sums(weigh(decode_sum(c.astype(np.float32), codes)), ones, codes, k, threads)
+
     residual = _sums(weigh(targets - decode_sum(codewords, codes)), ones, codes, k, threads)
-    step = inverse * residual
-    change = np.zeros_like(step)
-    length = float((residual * step).sum())
-    enough = tolerance**2 * length
-    for _ in range(iterations):
-        if length <= enough:
-            break
-        a_step = _sums(weigh(decode_sum(step.astype(np.float32), codes)), ones, codes, k, threads)
-        curvature = float((step * a_step).sum())
-        if curvature <= 0:
-            break
-        change += (length / curvature) * step
-        residual -= (length / curvature) * a_step
-        preconditioned = inverse * residual
-        length, before = float((residual * preconditioned).sum()), length
-        step = preconditioned + (length / before) * step
+    start = np.zeros_like(residual)
+    change = conjugate_gradients(times_a, start, residual, inverse, iterations=iterations, tolerance=tolerance)
     return np.asarray(codewords + change, np.float32)
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from aniso import _core
 from aniso.kmeans import refill_empty, spread_sample
 from aniso.progress import Progress, silent
+from aniso.quantizers.conjugate_gradients import conjugate_gradients
 
 __all__ = ["Codebooks", "fit_codewords", "start_codebooks"]
 
@@ -106,9 +107,7 @@ def start_codebooks(
     codewords = np.zeros((m, k, int(np.diff(starts).max())), np.float32)
     ones = np.ones(len(x), np.float32)
     for j in range(m):
-        codewords[j, :, : starts[j + 1] - starts[j]] = spread_sample(
-            x[:, starts[j] : starts[j + 1]], k, rng=rng, weights=ones
-        )
+        codewords[j, :, : starts[j + 1] - starts[j]] = spread_sample(x[:, starts[j] : starts[j + 1]], k, rng=rng)
     books = Codebooks(codewords, starts, threads)
     for iteration in range(iterations):
         progress("initial codebooks", iteration, iterations)
@@ -163,21 +162,7 @@ def fit_codewords(
         diagonal += books.sums(units[block] ** 2, weight[block], codes[block])
     inverse = np.divide(1.0, diagonal, out=np.zeros_like(diagonal), where=counts > 0)
 
-    c = books.codewords.astype(np.float64)
-    residual = np.where(counts > 0, b - times_a(c), 0.0)
-    step = inverse * residual
-    length = float((residual * step).sum())
-    enough = tolerance**2 * length
-    for _ in range(iterations):
-        if length <= enough:
-            break
-        a_step = times_a(step)
-        curvature = float((step * a_step).sum())
-        if curvature <= 0:
-            break
-        c += (length / curvature) * step
-        residual -= (length / curvature) * a_step
-        preconditioned = inverse * residual
-        length, before = float((residual * preconditioned).sum()), length
-        step = preconditioned + (length / before) * step
+    start = books.codewords.astype(np.float64)
+    residual = np.where(counts > 0, b - times_a(start), 0.0)
+    c = conjugate_gradients(times_a, start, residual, inverse, iterations=iterations, tolerance=tolerance)
     return Codebooks(c.astype(np.float32), books.starts, books.threads)

@@ -64,7 +64,7 @@ class VectorQuantizer:
         weights = self._weights(x)
         eta, importance = weights.eta.astype(np.float32), weights.importance
         rng = np.random.default_rng(self.seed)
-        codewords = spread_sample(x, self.k, rng=rng, weights=np.ones(len(x), np.float32))
+        codewords = spread_sample(x, self.k, rng=rng)
         codes, costs = nearest(x, codewords, eta=eta, threads=self.threads)
         losses = [float(np.sum(costs * importance))]
         for iteration in range(self.iterations):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from aniso import _core
 from aniso.errors import FormatError
+from aniso.exact import measure_distances
 from aniso.format import pack_strings, unpack_strings
 from aniso.ids import IdArray, as_ids
 from aniso.layout import PANEL
@@ -68,7 +69,7 @@ class ExactEngine:
             panels = self._panels[: -(-self.n // PANEL)]
             _core.exact_search(q, panels, self._biases[: self.n], rows, scores, threads=threads)
             if self.metric == "l2":
-                self._measure(q, rows, scores)
+                measure_distances(q, panels, rows, scores)
             if self._ids is None:
                 return rows, scores
             named = np.empty(rows.size, object)
@@ -175,15 +176,6 @@ class ExactEngine:
                 x = x - self._shift
                 self._biases[at] = -np.einsum("nd,nd->n", x, x, dtype=np.float64) / 2
             self._panels[at // PANEL, :, at % PANEL] = x
-
-    def _measure(self, queries: F32, rows: NDArray[np.int64], scores: F32) -> None:
-        """Replace scores by distances from the differences themselves, and put them in order."""
-        for number, query in enumerate(queries):
-            chosen = rows[number]
-            difference = self._panels[chosen // PANEL, :, chosen % PANEL] - query
-            exact = -np.einsum("kd,kd->k", difference, difference, dtype=np.float64).astype(np.float32)
-            order = np.lexsort((chosen, -exact))
-            rows[number], scores[number] = chosen[order], exact[order]
 
 
 class _Turns:
