@@ -135,7 +135,7 @@ class Searcher {
   }
 
   // One query without a conversion: a tuple of new arrays ids and scores, or None where the caller has to look closer
-  // (the query is not one contiguous float32 vector of d numbers and of a usual norm, a number is not a plain int
+  // (the query is not one contiguous float32 vector of d numbers with a norm below 1e15, a number is not a plain int
   // within limits, `allowed` is not a bit and `mask` not a bool for every point, or has fewer than k set).
   nb::object answer(nb::handle query, nb::handle k, nb::handle partitions, nb::handle candidates, nb::handle allowed,
                     nb::handle mask, nb::handle places) {
@@ -147,7 +147,7 @@ class Searcher {
     if (!from.is_vector('f', 4, d_) || from.view.shape[0] != static_cast<Py_ssize_t>(d_)) return nb::none();
     const float* values = static_cast<const float*>(from.view.buf);
     const float squared = kernels_.dot_f32(values, values, d_);
-    if (!(squared > 1e-30f && squared < 1e30f)) return nb::none();  // or not a number
+    if (!(squared < 1e30f)) return nb::none();  // too long, or not a number
     std::optional<Borrowed> bits, bytes, numbers;
     if (!allowed.is_none()) {
       if (!bits.emplace(allowed, PyBUF_ND | PyBUF_FORMAT).is_vector('B', 1, (n_ + 7) / 8)) return nb::none();

@@ -91,7 +91,7 @@ def indexes() -> list[Parts]:
 def written(header: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> bytes:
     """The bytes of a file, with checksums that fit."""
     out = io.BytesIO()
-    file_format._write(out, header, arrays, lay_out(arrays))
+    file_format._write(out, header, arrays, lay_out(arrays), {})
     return out.getvalue()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from searchers import Found, alone, arrays_of, assert_same, clustered, search
+from searchers import Found, alone, answer, arrays_of, assert_same, clustered, search
 
 from aniso import _core
 from aniso.config import METRICS, RESCORES
@@ -196,8 +196,8 @@ ORDERS = [
 
 
 def one_by_one(searcher: _core.Searcher, queries: np.ndarray, k: int, partitions: int, candidates: int) -> Found:
-    found = [searcher.answer(query, k, partitions, candidates) for query in queries]
-    return np.stack([result[0] for result in found if result]), np.stack([result[1] for result in found if result])
+    found = [answer(searcher, query, k, partitions, candidates) for query in queries]
+    return np.stack([ids for ids, _ in found]), np.stack([scores for _, scores in found])
 
 
 @pytest.mark.parametrize("order", ORDERS)

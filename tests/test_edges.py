@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -118,15 +117,6 @@ def test_ids_that_are_shown_are_a_copy() -> None:
     mask = np.zeros(2999, bool)
     mask[2] = True
     assert index.search(X[2], k=1, where=mask).ids.tolist() == [2]
-
-
-def test_a_recall_out_of_reach_is_said() -> None:
-    points = (X.T * RNG.lognormal(0, 2, len(X))).T
-    with pytest.warns(UserWarning, match=r"recall 0\.9 was asked for"):
-        build(points, metric="l2", rescore="none", recall=0.9)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        build(X, recall=0.99)
 
 
 def test_settings_that_there_are_not() -> None:

@@ -257,7 +257,7 @@ def test_a_bad_row_far_down_leaves_nothing_behind() -> None:
 
 
 def test_an_empty_index_says_so() -> None:
-    with pytest.raises(ValueError, match="no points yet"):
+    with pytest.raises(ValueError, match="no points"):
         Index.train(POINTS, Config()).search(QUERIES)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from aniso.errors import check_count, check_seed
+from aniso.errors import check_count
 
 __all__ = ["METRICS", "RESCORES", "SMALL", "Config", "check_metric", "config_of"]
 
@@ -59,7 +59,7 @@ class Config:
                 self._set(name, check_count(getattr(self, name), name))
         self._set("iterations", check_count(self.iterations, "iterations", least=0))
         self._set("rounds", check_count(self.rounds, "rounds", least=0))
-        self._set("seed", check_seed(self.seed))
+        self._set("seed", check_count(self.seed, "seed", least=0, most=(1 << 63) - 1))  # what a file can hold
         for name in ("spill", "threshold", "centroid_threshold"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):

@@ -123,8 +123,8 @@ def check_count(value: Any, name: str, *, least: int = 1, most: int | None = Non
 
 
 def check_seed(seed: Any) -> int:
-    """The seed as an int that a file can hold."""
-    return check_count(seed, "seed", least=0, most=(1 << 63) - 1)
+    """The seed as a non-negative int."""
+    return check_count(seed, "seed", least=0)
 
 
 def check_number(value: Any, name: str) -> float:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -350,13 +349,6 @@ class Index:
         measures = len(store.sizes) > 1 and store.count > 1
         store.curve = measure_curve(store, asked, rows, self._threads, progress) if measures else []
         store.target = target
-        best = max((step.recall for step in store.curve if step.k == min(10, store.count - 1)), default=1.0)
-        if best < target - 0.02:
-            warnings.warn(
-                f"recall {target:g} was asked for, and {best:.3f} is the most that was measured: the copy of the "
-                f"points is {store.encoder.config.rescore!r} (a finer one finds more)",
-                stacklevel=3,
-            )
         return asked
 
     def _choose(self, store: Store, k: Any, recall: float | None) -> tuple[int, int]:
