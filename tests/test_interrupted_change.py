@@ -171,3 +171,13 @@ def test_an_empty_index_says_so() -> None:
         with pytest.raises(ValueError, match="no points"):
             call()
     assert isinstance(pickle.load(io.BytesIO(pickle.dumps(index))), Index)
+
+
+def test_an_emptied_index_keeps_its_recall_for_points_with_names() -> None:
+    index = build(POINTS, recall=0.9)
+    curve = index.info()["curve"]
+    index.remove(index.ids)
+    index.compact()
+    index.add(POINTS, [f"p{i}" for i in range(N)])
+    assert index.info()["recall"] == 0.9
+    assert index.info()["curve"] == curve

@@ -45,6 +45,7 @@ def added(before: Store, array: NDArray[Any], ids: Any, progress: Progress) -> S
     draft = before.draft()
     if given is not None and given.dtype == object and draft.names is None:  # the first points decide
         draft = Store(before.encoder, named=True)
+        draft.effort, draft.curve, draft.target = before.effort, before.curve, before.target
     draft.given = given is not None or before.given
     first = draft.n
     _append(draft, array, given, None, progress)

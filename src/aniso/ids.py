@@ -48,7 +48,7 @@ def as_ids(ids: Any, count: int | None = None) -> IdArray:
 
 
 def in_order(ids: Any) -> Any:
-    """The ids of points that come in an order: TypeError for what has none, or has only one way to be read."""
+    """The ids of points that come in an order: TypeError for what has none, or can be read only once."""
     if isinstance(ids, (Set, Mapping)) or (isinstance(ids, Iterable) and not hasattr(ids, "__len__")):
         kind = type(ids).__name__
         raise TypeError(f"ids are a {kind}; needed: a list or an array, an id for each point in their order")

@@ -440,8 +440,11 @@ def build(
     store.hidden = hidden
     store.added, store.distance = 0, 0.0  # drift is that of later points
     if target is not None:
-        given_rows = lambda rows: check_vectors(array[rows], "points")  # noqa: E731
-        index._asked = index._measure(store, target, asked, given_rows, progress)
+
+        def rows_of(numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+            return check_vectors(array[numbers], "points", small=True)
+
+        index._asked = index._measure(store, target, asked, rows_of, progress)
     return index
 
 

@@ -199,7 +199,7 @@ class Store:
         if self.path is None:
             return points
         try:
-            return check_vectors(points, "points")
+            return check_vectors(points, "points", small=True)
         except ValueError as error:
             self._refuse("points", f"holds what no point can be: {error}")
 
