@@ -19,7 +19,7 @@ std::size_t count_set(Array<const bool, 1> mask, const std::string& isa) {
 // The share of a mask that is set: of a large one that of pieces spread over it, each somewhere in its part so that no
 // period of the mask is met again and again, unless that is small, where a little more or less would matter.
 double share_set(Array<const bool, 1> mask) {
-  constexpr std::size_t pieces = 128, piece = 128;
+  constexpr std::size_t pieces = 128, piece = 64;
   constexpr double small = 0.125;
   const std::uint8_t* bytes = reinterpret_cast<const std::uint8_t*>(mask.data());
   const std::size_t length = mask.shape(0);
@@ -28,8 +28,12 @@ double share_set(Array<const bool, 1> mask) {
   if (length >= 4 * pieces * piece) {
     std::size_t set = 0;
     const std::size_t part = length / pieces, room = part - piece + 1;
-    for (std::size_t i = 0; i < pieces; ++i)
-      set += kernels.count_set(bytes + i * part + (i * 0x9e3779b97f4a7c15 >> 32) % room, piece);
+    const auto at = [&](std::size_t i) { return bytes + i * part + (i * 0x9e3779b97f4a7c15 >> 32) % room; };
+    for (std::size_t i = 0; i < pieces; ++i) {
+      __builtin_prefetch(at(i));
+      __builtin_prefetch(at(i) + piece - 1);
+    }
+    for (std::size_t i = 0; i < pieces; ++i) set += kernels.count_set(at(i), piece);
     if (share(set, pieces * piece) >= small) return share(set, pieces * piece);
   }
   return share(kernels.count_set(bytes, length), std::max<std::size_t>(length, 1));
