@@ -1,6 +1,6 @@
 // The vocabulary of the table-lookup kernels: 32 bytes, one per point of a block, or 64, of two blocks at a time, where
-// the instruction set is fast with them. Only `lookup` and `Sums::at_least` need intrinsics; the rest is the compiler's
-// vector extension.
+// the instruction set is fast with them. Loads, `lookup` and `Sums::at_least` need intrinsics; the rest is the
+// compiler's vector extension.
 #pragma once
 #include <cstddef>
 #include <cstdint>
