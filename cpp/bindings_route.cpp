@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -14,19 +15,21 @@ using namespace nanobind::literals;
 namespace aniso {
 namespace {
 
-// The partition of each point and, where there is room for seconds, the one to spill into. Both are chosen among the
-// `looked` partitions that the router finds nearest, by exact arithmetic.
+// The partition of each point and, where there is room for seconds, the one to spill into, with its cost as a multiple
+// of the first's (the largest float where the first leaves nothing). Both are chosen among the `looked` partitions that
+// the router finds nearest, by exact arithmetic.
 void assign_partitions(Array<const float, 2> points, Array<const float, 2> assigners,
                        Array<const std::int8_t, 4> centroids, Array<const std::int32_t, 1> sums,
                        Array<const float, 2> scales, std::optional<Array<const std::int8_t, 4>> groups,
                        std::optional<Array<const std::int32_t, 1>> group_sums,
                        std::optional<Array<const float, 2>> group_scales, std::size_t looked, float strength,
-                       Array<std::int32_t, 1> firsts, std::optional<Array<std::int32_t, 1>> seconds, int threads,
-                       const std::string& isa) {
+                       Array<std::int32_t, 1> firsts, std::optional<Array<std::int32_t, 1>> seconds,
+                       std::optional<Array<float, 1>> ratios, int threads, const std::string& isa) {
   const std::size_t n = points.shape(0), d = points.shape(1), p = assigners.shape(0);
   const Kernels& kernels = kernels_named(isa);
   need(assigners.shape(1) == d && p >= 1, "assigners: (p, d)");
   need(firsts.shape(0) == n && (!seconds || seconds->shape(0) == n), "firsts and seconds: one per point");
+  need(ratios.has_value() == seconds.has_value() && (!ratios || ratios->shape(0) == n), "ratios: one per second");
   need(!seconds || p >= 2, "seconds: at least two partitions");
   need(looked >= 2, "looked: at least 2");
   need(strength >= 0, "strength: at least 0");
@@ -36,6 +39,7 @@ void assign_partitions(Array<const float, 2> points, Array<const float, 2> assig
   routes.base_biases = routes.partitions.biases;
   routes.groups = groups_of(groups, group_sums, group_scales, centroids, d);
   const std::size_t workers = thread_count(threads);
+  constexpr float most = std::numeric_limits<float>::max();
   nb::gil_scoped_release release;
   const Router router(routes, kernels);
   std::vector<float> squared(p);
@@ -63,13 +67,13 @@ void assign_partitions(Array<const float, 2> points, Array<const float, 2> assig
               (costs[c] == costs[best] && near[c].partition < near[best].partition))
             best = c;
         }
-        return near[best].partition;
+        return best;
       };
       for (std::size_t c = 0; c < near.size(); ++c) {
         const std::size_t number = near[c].partition;
         costs[c] = squared[number] - 2 * kernels.dot_f32(x, assigners.data() + number * d, d);
       }
-      const std::uint32_t first = best_of(static_cast<std::uint32_t>(p));
+      const std::uint32_t first = near[best_of(static_cast<std::uint32_t>(p))].partition;
       firsts.data()[i] = static_cast<std::int32_t>(first);
       if (!seconds) continue;
       for (std::size_t j = 0; j < d; ++j) residual[j] = x[j] - assigners.data()[first * d + j];
@@ -81,7 +85,10 @@ void assign_partitions(Array<const float, 2> points, Array<const float, 2> assig
         const float along = own - kernels.dot_f32(other, residual, d) * inverse;
         costs[c] += strength * along * along;
       }
-      seconds->data()[i] = static_cast<std::int32_t>(best_of(first));
+      const std::size_t second = best_of(first);
+      seconds->data()[i] = static_cast<std::int32_t>(near[second].partition);
+      const float cost = kernels.dot_f32(x, x, d) + costs[second], ratio = cost * inverse * inverse;
+      ratios->data()[i] = ratio < most && length > 0 ? std::max(ratio, 0.0f) : most;
     }
   });
 }
@@ -92,8 +99,9 @@ void bind_route(nb::module_& module) {
   module.def("assign_partitions", &assign_partitions, "points"_a.noconvert(), "assigners"_a.noconvert(),
              "centroids"_a.noconvert(), "sums"_a.noconvert(), "scales"_a.noconvert(), "groups"_a.noconvert().none(),
              "group_sums"_a.noconvert().none(), "group_scales"_a.noconvert().none(), "looked"_a, "strength"_a,
-             "firsts"_a.noconvert(), "seconds"_a.noconvert().none(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
-             "The nearest assigner of each point, and the second choice of least |x-c|^2 + strength <x-c, r/|r|>^2.");
+             "firsts"_a.noconvert(), "seconds"_a.noconvert().none(), "ratios"_a.noconvert().none(), nb::kw_only(),
+             "threads"_a = 1, "isa"_a = "",
+             "The nearest assigner, the second of least cost |x-c|^2 + strength <x-c, r/|r|>^2, and that over |r|^2.");
   module.attr("EFFORT_DEPTH") = Router::depth;
   module.attr("EFFORT_FURTHEST") = Router::furthest;
 }

@@ -107,7 +107,8 @@ inline U8 high_nibbles(U8 v) { return v >> 4; }
 
 #endif
 
-// Sums of points as 16-bit numbers: points 0, 2, 4 .. in even, 1, 3, 5 .. in odd.
+// Sums of points as 16-bit numbers: points 0, 2, 4 .. in even, 1, 3, 5 .. in odd. What is added to odd is added to even
+// too, 256 times, until `settle` takes it out again: so nothing has to be masked on the way.
 template <class Bytes>
 struct Sums {
   typedef std::uint16_t Words __attribute__((vector_size(sizeof(Bytes))));
@@ -119,9 +120,11 @@ struct Sums {
 
   void add(Bytes v) {
     const Words pairs = reinterpret_cast<Words>(v);
-    even += pairs & 255;
+    even += pairs;
     odd += pairs >> 8;
   }
+
+  void settle() { even -= odd << 8; }
 
   // Bit i is set where the sum of point i is at least `least`.
   std::uint64_t at_least(std::uint16_t least) const {

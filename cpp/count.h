@@ -18,6 +18,7 @@ std::size_t count_set(const std::uint8_t* bytes, std::size_t length) {
         counts[b] -= reinterpret_cast<U8>(load_bytes(bytes + i + b * block) != 0);  // true is -1
     Sums<U8> sums = Sums<U8>::zero();
     for (const U8& each : counts) sums.add(each);
+    sums.settle();
     for (std::size_t lane = 0; lane < block / 2; ++lane)
       count += static_cast<std::size_t>(sums.even[lane]) + static_cast<std::size_t>(sums.odd[lane]);
   }

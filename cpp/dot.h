@@ -20,6 +20,13 @@ inline float smallest(F32 v) {
   return a < b ? a : b;
 }
 
+// bytes[i] = values[i] * factor + 0.5, whole and below 256. Told that they do not overlap, the compiler takes many at
+// once.
+inline void to_bytes(const float* __restrict values, float factor, std::size_t count, std::uint8_t* __restrict bytes) {
+  for (std::size_t i = 0; i < count; ++i)
+    bytes[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(values[i] * factor + 0.5f));
+}
+
 void make_tables(const Tables& t, const float* query, float* floats, std::uint8_t* tables, float* offset, float* step) {
   float low_sum = 0, widest = 0;
   for (std::size_t first = 0; first < t.m; first += t.group) {
@@ -45,15 +52,14 @@ void make_tables(const Tables& t, const float* query, float* floats, std::uint8_
   }
   const float room = 255.0f - 0.5f * static_cast<float>(t.group);
   const float unit = widest > 0 ? widest / room : 1.0f;
-  const float inverse = 1.0f / unit;
-  for (std::size_t i = 0; i < t.m * 16; ++i) tables[i] = static_cast<std::uint8_t>(floats[i] * inverse + 0.5f);
+  to_bytes(floats, 1.0f / unit, t.m * 16, tables);
   *offset = low_sum;
   *step = unit;
 }
 
 // Scores of `Count` blocks side by side, so that a load of the query serves them all; meanwhile those of `next` come
-// into the cache.
-template <std::size_t Count>
+// into the cache where they are far: neighbours come by themselves.
+template <std::size_t Count, bool Far>
 inline void score_blocks(const ScoreCentroids& c, const std::uint8_t* query, const std::uint32_t* list,
                          const std::uint32_t* next, std::int32_t* scores) {
   const std::size_t quads = c.d4 / 4;
@@ -76,7 +82,7 @@ inline void score_blocks(const ScoreCentroids& c, const std::uint8_t* query, con
 #pragma GCC unroll 4
     for (std::size_t k = 0; k < Count; ++k) {
       const std::int8_t* here = centroids[k] + i * 32;
-      __builtin_prefetch(ahead[k] + i * 32);
+      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32);
       // Two products of at most 127 * 63 twice: 32004 fits 16 bits.
       const __m256i pair =
           _mm256_add_epi16(_mm256_maddubs_epi16(q0, at(here)), _mm256_maddubs_epi16(q1, at(here + 32)));
@@ -104,9 +110,14 @@ inline void score_blocks(const ScoreCentroids& c, const std::uint8_t* query, con
 void score_centroids(const ScoreCentroids& c, const std::uint8_t* query, const std::uint32_t* list, std::size_t count,
                      std::int32_t* scores) {
   std::size_t i = 0;
-  for (; i + 4 <= count; i += 4)
-    score_blocks<4>(c, query, list + i, list + (i + 8 <= count ? i + 4 : i), scores + 8 * i);
-  for (; i < count; ++i) score_blocks<1>(c, query, list + i, list + i, scores + 8 * i);
+  for (; i + 4 <= count; i += 4) {
+    const std::uint32_t *here = list + i, *next = here + (i + 8 <= count ? 4 : 0);
+    if (next[0] == here[3] + 1)
+      score_blocks<4, false>(c, query, here, next, scores + 8 * i);
+    else
+      score_blocks<4, true>(c, query, here, next, scores + 8 * i);
+  }
+  for (; i < count; ++i) score_blocks<1, false>(c, query, list + i, list + i, scores + 8 * i);
 }
 
 // What one dimension adds: a product, or a squared difference.

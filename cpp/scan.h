@@ -44,7 +44,10 @@ inline void sum_blocks(const Scan& s, const std::uint8_t* codes, Sums<Bytes>* ou
 #pragma GCC unroll 4
     for (std::size_t b = 0; b < Count; ++b) sums[b].add(group[b]);
   }
-  for (std::size_t b = 0; b < Count; ++b) out[b] = sums[b];
+  for (std::size_t b = 0; b < Count; ++b) {
+    sums[b].settle();
+    out[b] = sums[b];
+  }
 }
 
 // Of the first `points`, those with a sum of at least `least`; returns how many.
@@ -130,10 +133,11 @@ inline void scan_four_blocks(const ScanFour& s, Passage& at) {
 #pragma GCC unroll 4
     for (std::size_t i = 0; i < 4; ++i) sums[i].add(group[i]);
   }
-  for (std::size_t i = 0; i < 4; ++i)
-    if (s.least[i] <= 65535)
-      *s.counts[i] +=
-          take(sums[i], static_cast<std::uint16_t>(s.least[i]), at.points, at.slot, s.hits[i] + *s.counts[i]);
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (s.least[i] > 65535) continue;
+    sums[i].settle();
+    *s.counts[i] += take(sums[i], static_cast<std::uint16_t>(s.least[i]), at.points, at.slot, s.hits[i] + *s.counts[i]);
+  }
   at.move(sizeof(Bytes), s.rows);
 }
 

@@ -16,10 +16,13 @@ constexpr std::size_t block = 32;
 constexpr std::size_t early = 128;           // points scanned before the threshold is first looked at
 constexpr std::size_t partitions_ahead = 2;  // how far ahead of the scan codes are brought into the cache
 constexpr std::size_t rows_together = 16;    // rows scored together with all queries of a few
-constexpr float tiny = 1e-30f;               // a squared norm from which on its parts are exact enough
-constexpr double furthest = 1 << 30;         // integer scores of centroids stay within this
+constexpr std::size_t lines_ahead =
+    32;                         // lines of rows brought in at a time: more than fit the processor's queue are lost
+constexpr float tiny = 1e-30f;  // a squared norm from which on its parts are exact enough
+constexpr double furthest = 1 << 30;  // integer scores of centroids stay within this
 
 void prefetch_bytes(const void* from, std::size_t bytes) {
+  asm volatile("");  // else GCC takes a function that only prefetches for one without effect, and drops calls of it
   const char* first = static_cast<const char*>(from);
   for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(first + b);
   __builtin_prefetch(first + bytes - 1);
@@ -100,8 +103,10 @@ void Search::choose_partitions(Workspace& at, Query& query, std::size_t count) c
                               : query.length > 0 ? Yardstick{1 / query.length, 0}
                                                  : Yardstick{};
   router_.choose(at.route, count, yardstick, query.chosen);
-  std::erase_if(query.chosen, [&](const Chosen& chosen) { return view_.sizes[chosen.partition] == 0; });
-  for (std::size_t i = 0; i < partitions_ahead; ++i) prefetch_codes(query, i, 0);
+  std::erase_if(query.chosen, [&](const Chosen& chosen) {
+    __builtin_prefetch(view_.first_blocks + chosen.partition);  // for the scan
+    return view_.sizes[chosen.partition] == 0;
+  });
   at.end(&Stages::route);
 }
 
@@ -111,14 +116,6 @@ std::size_t Search::code_bytes(std::uint32_t partition) const {
 
 const std::uint8_t* Search::codes_of(std::uint32_t partition) const {
   return view_.codes + static_cast<std::size_t>(view_.first_blocks[partition]) * view_.rows * block;
-}
-
-// Brings the codes of a chosen partition into the cache, but for the first `without` bytes.
-void Search::prefetch_codes(const Query& query, std::size_t number, std::size_t without) const {
-  if (number >= query.chosen.size()) return;
-  const std::uint32_t partition = query.chosen[number].partition;
-  const std::size_t bytes = std::min<std::size_t>(code_bytes(partition), 1 << 14);
-  if (bytes > without) prefetch_bytes(codes_of(partition) + without, bytes - without);
 }
 
 void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, const Floor* floor) const {
@@ -194,10 +191,8 @@ void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t 
 
 void Search::scan(Workspace& at, Query& query, const Filter& filter) const {
   for (std::size_t i = 0; i < query.chosen.size(); ++i) {
-    // While a partition is scanned, the codes of a later one come into the cache: as many bytes on the way, the rest
-    // now.
+    // While a partition is scanned, the codes of a later one come into the cache, as many bytes as are read.
     const std::uint32_t later = query.chosen[std::min(i + partitions_ahead, query.chosen.size() - 1)].partition;
-    prefetch_codes(query, i + partitions_ahead, code_bytes(query.chosen[i].partition));
     scan_partition(at, query, query.chosen[i], filter, later);
   }
   at.end(&Stages::scan);
@@ -263,7 +258,6 @@ std::size_t Search::rescore(Query& query, std::size_t k, std::int64_t* ids, floa
   const char* points = static_cast<const char*>(view_.points);
   for (std::size_t i = 0; i < found; ++i) {
     const std::uint32_t row = static_cast<std::uint32_t>(view_.slot_rows[number_of(keys[i])]);
-    if (bytes) prefetch_bytes(points + row * bytes, bytes);
     keys[i] = (keys[i] & 0xffffffff00000000u) | (0xffffffffu - row);
   }
   if (view_.rescore == Rescore::none) {
@@ -281,7 +275,14 @@ std::size_t Search::rescore(Query& query, std::size_t k, std::int64_t* ids, floa
     }
     found = kept;
   }
+  // While a row is scored, one that comes a few later is brought into the cache.
+  const std::size_t ahead = bytes ? std::clamp<std::size_t>(lines_ahead * 64 / bytes, 2, 16) : 0;
+  const auto bring = [&](std::size_t i) {
+    if (ahead && i < found) prefetch_bytes(points + number_of(keys[i]) * bytes, bytes);
+  };
+  for (std::size_t i = 0; i < ahead; ++i) bring(i);
   for (std::size_t i = 0; i < found; ++i) {
+    bring(i + ahead);
     const std::uint32_t row = number_of(keys[i]);
     const std::int64_t estimate = Candidates::integer_score(keys[i]);
     keys[i] = key_of(sortable(score_row(query, row, estimate)), row);

@@ -165,7 +165,6 @@ class Search {
   std::int64_t units(const Query& query, float base) const;
   std::size_t code_bytes(std::uint32_t partition) const;
   const std::uint8_t* codes_of(std::uint32_t partition) const;
-  void prefetch_codes(const Query& query, std::size_t number, std::size_t without) const;
   std::size_t sift(Hit* hits, std::size_t count, const Filter& filter) const;
   void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const Filter& filter) const;
   void scan(Workspace& at, Query& query, const Filter& filter) const;

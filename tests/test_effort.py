@@ -119,7 +119,7 @@ def test_what_is_learnt_finds_more_with_as_many_partitions(metric: str) -> None:
         return np.where(np.arange(n)[:, None] % 2, tight, rng.normal(size=(n, 24))).astype(np.float32)
 
     points, queries = drawn(20_000), drawn(1000)
-    index = build(points, metric=metric, partitions=500, rounds=1, recall=None)
+    index = build(points, metric=metric, partitions=500, rounds=1, recall=None, spill_share=1)
     truth = aniso.ExactIndex(points, metric=metric).search(queries, 10).ids
     effort = learn_effort(index._store, queries[:500], truth[:500])
     assert effort is not None

@@ -212,6 +212,9 @@ def test_points_that_are_not_finite_are_refused_and_nothing_is_added(value: floa
         ({"rescore": "f8"}, "rescore is 'f8'"),
         ({"partitions": 0}, "partitions is 0"),
         ({"spill": -1.0}, "spill is -1"),
+        ({"spill_share": 0}, "spill_share is 0.0; needed: above 0"),
+        ({"spill_share": 1.5}, "spill_share is 1.5"),
+        ({"spill_share": np.nan}, "spill_share is nan"),
         ({"threshold": 1.0}, "threshold is 1"),
         ({"centroid_threshold": 1.0}, "centroid_threshold is 1"),
         ({"centroid_threshold": 0.1, "metric": "l2"}, "needed: 0 for l2"),
@@ -244,6 +247,27 @@ def test_none_is_refused_in_our_words(name: str, call: dict[str, Any]) -> None:
     index = build(POINTS, partitions=20)
     with pytest.raises((ValueError, TypeError), match=f"^{name} "):
         index.search(**({"queries": QUERIES} | call))
+
+
+@pytest.mark.parametrize("metric", ["dot", "cosine", "l2"])
+def test_the_points_that_spill_are_those_it_costs_least(metric: str) -> None:
+    index = build(POINTS, metric=metric, partitions=20, spill_share=0.4)
+    encoder, store = index._store.encoder, index._store
+    ratios = encoder.partitions.assign(encoder.prepare(POINTS), 1.0).ratios
+    assert ratios is not None
+    times = np.bincount(store.slot_rows.reshape(-1)[store.filled()[0]], minlength=N)
+    assert_array_equal(times, 1 + (ratios <= np.float32(encoder.spill_limit)))
+    assert abs(store.entries / N - 1.4) < 0.02  # the limit is that of the points that were trained on
+    index.add(POINTS[:50] + np.float32(1e-4))
+    assert 50 < index._store.entries - store.entries < 100
+
+
+def test_all_points_can_spill() -> None:
+    """Also those that no training point is like, and those that stand where the centroid does."""
+    points = np.concatenate([POINTS, np.repeat(POINTS[:1], 500, axis=0)])
+    index = build(points, partitions=20, spill_share=1)
+    index.add(100 * POINTS[:30])
+    assert index._store.entries == 2 * len(index)
 
 
 def test_a_bad_row_far_down_leaves_nothing_behind() -> None:

@@ -81,7 +81,8 @@ def test_saving_while_points_are_added(tmp_path: Path) -> None:
         with aniso.open(tmp_path / "index", verify=True) as again:
             n = len(again)
             assert_array_equal(again.points(), every[:n])
-            assert again.search(every[n - 1], 1, partitions=16, candidates=99).scores[0] >= every[n - 1] @ every[n - 1]
+            best = again.search(every[n - 1], 1, partitions=16, candidates=99).scores[0]
+            assert best >= every[n - 1] @ every[n - 1] - 1e-5  # its own score, summed in another order
         copy = pickle.loads(pickle.dumps(index))
         assert_array_equal(copy.points(), every[: len(copy)])
         sizes |= {n, len(copy)}
@@ -143,7 +144,7 @@ import resource
 import numpy as np
 import aniso
 points = np.random.default_rng(0).normal(size=(200_000, 4)).astype(np.float32)
-index = aniso.build(points, partitions=64, recall=None)
+index = aniso.build(points, partitions=64, recall=None, spill_share=1)
 expected = index.search(points[:1], 5).ids.tolist()
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), resource.RLIM_INFINITY))

@@ -73,6 +73,7 @@ def good_calls() -> dict[str, dict[str, Any]]:
             "strength": 1.0,
             "firsts": np.full(6, UNTOUCHED, i32),
             "seconds": np.full(6, UNTOUCHED, i32),
+            "ratios": np.full(6, UNTOUCHED, f32),
         },
         "dot_decoded": {"values": values, "codes": codes, **books, "out": np.full(6, UNTOUCHED, f32)},
         "sum_by_code": {
@@ -97,7 +98,7 @@ OUTPUTS = {
     "encode": ["codes"],
     "encode_additive": ["codes"],
     "gram": ["out"],
-    "assign_partitions": ["firsts", "seconds"],
+    "assign_partitions": ["firsts", "seconds", "ratios"],
     "dot_decoded": ["out"],
     "sum_by_code": ["out"],
     "sum_by_group": ["sums", "totals"],
@@ -252,7 +253,6 @@ WELCOME = [
     ("assign_partitions", "assigners", "one row less"),
     ("assign_partitions", "assigners", "one row more"),
     ("assign_partitions", "groups", "None"),
-    ("assign_partitions", "seconds", "None"),
     ("assign_partitions", "scales", "one row more"),
     ("assign_partitions", "group_scales", "one row more"),
 ]

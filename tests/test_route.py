@@ -10,12 +10,12 @@ import pytest
 import reference
 from hypothesis import example, given
 from hypothesis import strategies as st
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from aniso import _core
 from aniso.kmeans import directions
-from aniso.partition import Partitions, Routes, _in_groups, _score_aware, train
+from aniso.partition import Assigned, Partitions, Routes, _in_groups, _score_aware, train
 
 Array = NDArray[Any]
 EPSILON = float(np.finfo(np.float32).eps)
@@ -33,15 +33,16 @@ def clusters(rng: np.random.Generator, n: int, d: int, centers: int) -> Array:
 
 def run(
     points: Array, assigners: Array, strength: float | None, *, l2: bool = True, looked: int = 10**6, **how: Any
-) -> tuple[Array, Array | None]:
+) -> Assigned:
     routes = Routes.to(assigners, l2)
     firsts = np.full(len(points), UNTOUCHED, np.int32)
     seconds = None if strength is None else firsts.copy()
+    ratios = None if strength is None else np.full(len(points), np.nan, np.float32)
     groups = routes.groups or (None, None, None)
     _core.assign_partitions(
-        points, assigners, *routes.partitions, *groups, looked, strength or 0.0, firsts, seconds, **how
+        points, assigners, *routes.partitions, *groups, looked, strength or 0.0, firsts, seconds, ratios, **how
     )
-    return firsts, seconds
+    return Assigned(firsts, seconds, ratios)
 
 
 def tolerance(points: Array, assigners: Array, strength: float) -> float:
@@ -67,8 +68,10 @@ def test_looking_at_all_gives_the_exact_choice(
     """The costs of what is chosen are the least there are; which of two near-equal ones it is, is left to rounding."""
     rng = np.random.default_rng(seed)
     points, assigners = clusters(rng, n, d, 5), clusters(rng, p, d, 5)
-    firsts, seconds = run(points, assigners, strength, l2=l2, looked=p, threads=threads, isa=isa)
+    firsts, seconds, ratios = run(points, assigners, strength, l2=l2, looked=p, threads=threads, isa=isa)
     assert seconds is not None
+    assert ratios is not None
+    assert np.all(ratios >= 0)
     off, rows = tolerance(points, assigners, strength), np.arange(n)
     plain = reference.partition_costs(points, assigners, firsts, 0.0)
     assert np.all(plain[rows, firsts] <= plain.min(axis=1) + off)
@@ -78,8 +81,8 @@ def test_looking_at_all_gives_the_exact_choice(
     short = np.sqrt(plain[rows, firsts]) < 1e-2
     assert np.all(spilled[rows, seconds] <= spilled.min(axis=1) + np.where(short, np.inf, 10 * off))
     assert np.all(firsts != seconds)
-    alone, none = run(points, assigners, None, l2=l2, looked=p, threads=threads, isa=isa)
-    assert none is None
+    alone, *none = run(points, assigners, None, l2=l2, looked=p, threads=threads, isa=isa)
+    assert none == [None, None]
     assert_array_equal(alone, firsts)
 
 
@@ -88,7 +91,7 @@ def test_whole_numbers_give_the_reference(isa: str, n: int, d: int, p: int, seed
     """Small whole numbers are exact and full of ties, which go to the lowest number."""
     rng = np.random.default_rng(seed)
     points, assigners = (rng.integers(-2, 3, (count, d)).astype(np.float32) for count in (n, p))
-    firsts, seconds = run(points, assigners, 0.0, looked=p, isa=isa)
+    firsts, seconds, _ = run(points, assigners, 0.0, looked=p, isa=isa)
     expected = reference.assign_partitions(points, assigners, 0.0)
     assert_array_equal(firsts, expected[0])
     assert_array_equal(seconds, expected[1])
@@ -98,10 +101,20 @@ def test_the_second_choice_is_the_loss_of_soar(isa: str) -> None:
     rng = np.random.default_rng(0)
     points, assigners = (rng.normal(size=(count, 12)).astype(np.float32) for count in (300, 50))
     for strength in (0.0, 1.5):
-        firsts, seconds = run(points, assigners, strength, looked=50, isa=isa)
+        firsts, seconds, ratios = run(points, assigners, strength, looked=50, isa=isa)
         expected = reference.assign_partitions(points, assigners, strength)
         assert_array_equal(firsts, expected[0])
         assert_array_equal(seconds, expected[1])
+        cost, rows = reference.partition_costs(points, assigners, expected[0], strength), np.arange(300)
+        plain = reference.partition_costs(points, assigners, expected[0], 0.0)
+        # Differences of float32 sums around |x|^2 = 12, over |r|^2 of at least 1.
+        assert_allclose(ratios, cost[rows, expected[1]] / plain[rows, expected[0]], rtol=1e-4)
+
+
+def test_a_point_at_its_assigner_has_the_largest_ratio(isa: str) -> None:
+    assigners = np.eye(3, dtype=np.float32)
+    ratios = run(assigners.copy(), assigners, 1.0, looked=3, isa=isa).ratios
+    assert_array_equal(ratios, np.full(3, np.finfo(np.float32).max))
 
 
 def grouped(seed: int, p: int, d: int = 16) -> tuple[Array, Array]:
@@ -120,7 +133,7 @@ def test_groups_seldom_miss_the_nearest(isa: str, p: int, l2: bool) -> None:
     if not l2:
         points, assigners = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (points, assigners))
     assert Routes.to(assigners, l2).groups is not None
-    firsts, seconds = run(points, assigners, 1.0, l2=l2, looked=24, isa=isa)
+    firsts, seconds, _ = run(points, assigners, 1.0, l2=l2, looked=24, isa=isa)
     assert seconds is not None
     rows = np.arange(len(points))
     distances = np.concatenate(
@@ -192,7 +205,7 @@ def test_no_partition_is_much_too_large(kind: str, l2: bool) -> None:
     if kind == "many duplicates":  # 200 points, 40 times each
         points = points[rng.integers(0, 200, 8000)]
     p = 100
-    firsts, _ = trained(points, p, l2=l2).assign(points)
+    firsts = trained(points, p, l2=l2).assign(points).firsts
     assert np.bincount(firsts, minlength=p).max() <= 8 * len(points) / p
 
 
@@ -204,7 +217,7 @@ def test_training_of_grouped_partitions(p: int) -> None:
     partitions = trained(points, p, iterations=5)
     assert partitions.assigners.shape == (p, 8)
     assert partitions.packed_groups() is not None
-    firsts, seconds = partitions.assign(points, 1.0)
+    firsts, seconds, _ = partitions.assign(points, 1.0)
     assert seconds is not None
     sizes = np.bincount(firsts, minlength=p)
     assert sizes.max() <= 8 * len(points) / p

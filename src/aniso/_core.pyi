@@ -56,11 +56,12 @@ def assign_partitions(
     strength: float,  # lambda
     firsts: NDArray[np.int32],  # (n,) out
     seconds: NDArray[np.int32] | None,  # (n,) out
+    ratios: NDArray[np.float32] | None,  # (n,) out: the cost of the second over |r|^2
     *,
     threads: int = 1,
     isa: str = "",
 ) -> None:
-    """The nearest assigner of each point, and the second choice of least |x-c|^2 + strength <x-c, r/|r|>^2."""
+    """The nearest assigner, the second of least cost |x-c|^2 + strength <x-c, r/|r|>^2, and that over |r|^2."""
 
 def encode(
     residuals: NDArray[np.float32],  # (n, d)

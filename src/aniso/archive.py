@@ -36,7 +36,9 @@ _BLOCKS = 1024  # of them written at a time
 _MOST_DIMENSIONS = 1 << 20
 _LARGEST = 1e31  # in the arrays of partitions and codebooks: what comes from points, whose norms are at most 1e15
 _COUNTS = ("added", "blocks", "count", "d", "expected", "n", "next_id")  # header fields that are whole numbers
-_NUMBERS = ("added_distance", "bias_low", "bias_step", "distance")  # and those that are floats
+_NUMBERS = ("added_distance", "bias_low", "bias_step", "distance", "spill_limit")  # and those that are floats
+_EARLY: dict[str, Any] = {"spill_limit": float(np.finfo(np.float32).max)}  # what files did not say once, as it was then
+_EARLY_CONFIG: dict[str, Any] = {"centroid_threshold": 0.0, "spill_share": 1.0}
 
 
 def save(path: str | os.PathLike[str], store: Store) -> None:
@@ -86,6 +88,7 @@ def _parts(store: Store) -> Parts:
         "measured": measured,
         "n": store.n,
         "next_id": store.next_id,
+        "spill_limit": encoder.spill_limit,
     }
     n, blocks = store.n, store.blocks
     arrays: dict[str, NDArray[Any] | None] = {
@@ -115,6 +118,7 @@ def _parts(store: Store) -> Parts:
 
 def from_parts(header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads: int, path: str) -> Store:
     """The index that a header and arrays make; FormatError names what does not fit."""
+    header = _EARLY | header
     reader = _Reader(header, arrays, path)
     config, counts = reader.config(), {name: reader.count(name) for name in _COUNTS}
     reals = {name: reader.number(name) for name in _NUMBERS}
@@ -152,6 +156,7 @@ def from_parts(header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads:
         shift,
         reals["bias_low"],
         reals["bias_step"],
+        reals["spill_limit"],
         reals["distance"],
         automatic,
         counts["expected"],
@@ -283,13 +288,13 @@ class _Reader:
         return dict(said)
 
     def config(self) -> Config:
-        """The settings, all of them said but `centroid_threshold`, which early files do not know."""
+        """The settings, all of them said but for those that early files do not know."""
         said = self.header["config"]
         known = {field.name for field in fields(Config)}
-        fits = isinstance(said, dict) and set(said) | {"centroid_threshold"} == known
+        fits = isinstance(said, dict) and set(said) | set(_EARLY_CONFIG) == known
         self.need(fits, "config", said, f"an object of {', '.join(sorted(known))}")
-        said = {"centroid_threshold": 0.0, **said}
-        for name in ("spill", "threshold", "centroid_threshold"):
+        said = _EARLY_CONFIG | said
+        for name in ("spill", "spill_share", "threshold", "centroid_threshold"):
             self.need(type(said[name]) in (int, float), f"config.{name}", said[name], "a number")
         for name in ("partitions", "subspaces", "sample"):
             self.need(type(said[name]) is int and said[name] < 2**31, f"config.{name}", said[name], "a whole number")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -32,7 +33,9 @@ def _size(config: Config, n: int, d: int) -> int:
     """The bytes of an index of n points, at most: codes, their rows, the copy, an int64 id each, and the partitions."""
     whole = config.complete(n, d, n)
     p, m = whole.partitions or 1, (whole.subspaces or 1) + (2 if whole.metric == "l2" else 0)
-    blocks = (2 if whole.spill else 1) * n // BLOCK + p + 1  # the last block of a partition is filled in part
+    # The last block of a partition is filled in part, and the share is that of a sample.
+    entries = n + (math.ceil(min(whole.spill_share + 0.02, 1) * n) if whole.spill else 0)
+    blocks = entries // BLOCK + p + 1
     row = d + (11 if whole.metric == "l2" else 7)
     copy = {"float32": 4 * d, "float16": 2 * d, "int8": row, "none": 0}[whole.rescore]
     return blocks * BLOCK * ((m + 1) // 2 + 4) + n * (copy + 8) + p * (5 * d + 40) + 64 * (d + 2 * m)

@@ -149,7 +149,7 @@ def _append(
     counts = np.zeros(encoder.p, np.int64)
     for chosen in choices:
         for choice in chosen:
-            counts += np.bincount(choice, minlength=encoder.p)
+            counts += np.bincount(choice.partitions, minlength=encoder.p)
     draft.reserve_slots(counts)
     draft.reserve_rows(count)
     for chosen, (first, block) in zip(choices, blocks_of(array, encoder.d), strict=True):
@@ -157,7 +157,7 @@ def _append(
         rows = np.arange(draft.n + first, draft.n + first + len(block))
         packed, distance = encoder.encode(block, chosen)
         for choice, codes in zip(chosen, packed, strict=True):
-            draft.put(rows, choice, codes)
+            draft.put(rows[choice.rows], choice.partitions, codes)
         if draft.points is not None:
             draft.points[rows[0] : rows[-1] + 1] = encoder.copy(block)
         draft.distance += distance

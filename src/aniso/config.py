@@ -23,7 +23,8 @@ class Config:
 
     metric       "dot", "cosine" or "l2"
     partitions   how many partitions the points are divided into
-    spill        the strength (lambda) of a second partition for every point (SOAR), or 0 for none
+    spill        the strength (lambda) of a second partition for points (SOAR), or 0 for none
+    spill_share  the share of the points that get a second partition: those for which it costs least beside the first
     subspaces    4-bit codes per point; by default one for every 2 dimensions
     threshold    T of the score-aware loss, relative to the norm of a point: scores below T |x| do not count
     rescore      the copy of the points that final scores are computed from: "float32" gives exact scores, "float16" and
@@ -48,6 +49,7 @@ class Config:
     rounds: int = 3
     seed: int = 0
     centroid_threshold: float = 0.0
+    spill_share: float = 0.6
 
     def __post_init__(self) -> None:
         """Check every setting, and write it in one way: 0 and 0.0, or a NumPy number, make the same file."""
@@ -60,13 +62,15 @@ class Config:
         self._set("iterations", check_count(self.iterations, "iterations", least=0))
         self._set("rounds", check_count(self.rounds, "rounds", least=0))
         self._set("seed", check_count(self.seed, "seed", least=0, most=(1 << 63) - 1))  # what a file can hold
-        for name in ("spill", "threshold", "centroid_threshold"):
+        for name in ("spill", "spill_share", "threshold", "centroid_threshold"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
                 raise TypeError(f"{name} is {value!r}; needed: a number")
             self._set(name, float(value) + 0.0)  # not -0.0
         if not 0 <= self.spill <= 100:
             raise ValueError(f"spill is {self.spill}; needed: 0 (none) to 100, usually about 1")
+        if not 0 < self.spill_share <= 1:
+            raise ValueError(f"spill_share is {self.spill_share}; needed: above 0, at most 1 (spill=0 for none)")
         for name in ("threshold", "centroid_threshold"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; needed: 0 (the plain loss) to below 1")

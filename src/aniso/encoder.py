@@ -5,10 +5,11 @@ An Encoder never changes. Points go in, a block of rows at a time; where the res
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from aniso.partition import Partitions, train
 from aniso.progress import Progress
 from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
 
-__all__ = ["ROWS", "Encoder", "blocks_of", "check_all", "train_encoder"]
+__all__ = ["ROWS", "Choice", "Encoder", "blocks_of", "check_all", "train_encoder"]
 
 F32 = NDArray[np.float32]
 ROWS = 4096  # points handled in one step: bounds the memory that a step needs, and how long an interrupt waits
@@ -30,6 +31,13 @@ ROWS = 4096  # points handled in one step: bounds the memory that a step needs, 
 _GROUP = 10  # subspaces whose table entries add up within 8 bits
 _LEAST_HALF = 1e-3  # the largest value of points that float16 is to hold as exactly as others
 _CODE_SAMPLE = 50_000  # most points the codebooks are trained on
+
+
+class Choice(NamedTuple):
+    """Some points of a block and the partition that each of them goes to."""
+
+    rows: NDArray[np.int16] | slice  # within the block
+    partitions: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class Encoder:
     shift: F32 | None  # (d,) subtracted from points and queries, for l2
     bias_low: float  # l2: a point's bias is bias_low + bias_step * (0 .. 255)
     bias_step: float
+    spill_limit: float  # points spill whose second partition costs at most so many times what the first does
     distance: float  # mean squared distance of the training points to their centroids
     automatic: bool  # the number of partitions follows from the number of points
     expected: int  # points that the number of partitions suits
@@ -69,19 +78,23 @@ class Encoder:
         """Points or queries as centroids and codes see them: of norm 1 for cosine, shifted for l2."""
         return _prepare(vectors, self.config.metric, self.shift)
 
-    def choose(self, points: F32) -> list[NDArray[np.int32]]:
-        """The partition of each point, and the second one where points spill."""
-        x = self.prepare(points)
-        first, second = self.partitions.assign(x, self.config.spill or None)
-        return [first] if second is None else [first, second]
+    def choose(self, points: F32) -> list[Choice]:
+        """The partition of each point of a block, and the second one of those that spill."""
+        firsts, seconds, ratios = self.partitions.assign(self.prepare(points), self.config.spill or None)
+        choices = [Choice(slice(None), firsts)]
+        if seconds is not None and ratios is not None:
+            spilled = np.flatnonzero(ratios <= np.float32(self.spill_limit)).astype(np.int16)
+            choices.append(Choice(spilled, seconds[spilled]))
+        return choices
 
-    def encode(self, points: F32, choices: list[NDArray[np.int32]]) -> tuple[list[NDArray[np.uint8]], float]:
+    def encode(self, points: F32, choices: list[Choice]) -> tuple[list[NDArray[np.uint8]], float]:
         """The bytes (n, code_bytes) of points in each of their partitions; the sum of squares that the first leaves."""
-        x = self.prepare(points)
-        penalty = np.full(len(x), self._eta - 1.0, np.float32)
+        whole = self.prepare(points)
         packed, total = [], None
-        for choice in choices:
+        for rows, choice in choices:
+            x = whole[rows]
             residuals = x - self._centroids(choice)
+            penalty = np.full(len(x), self._eta - 1.0, np.float32)
             if total is None:
                 total = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64))
             codes = self.books.encode(residuals, x, penalty, scaled=False, sweeps=10)
@@ -199,16 +212,19 @@ def train_encoder(
     )
     chosen = np.sort(rng.permutation(sample)[:_CODE_SAMPLE])
     x = rows(chosen)
-    firsts, _ = partitions.assign(x)
+    firsts, _, ratios = partitions.assign(x, config.spill or None)
     residuals = x - partitions.centroids[firsts]
     books = _train_codebooks(residuals, x, config, rng, threads, progress)
     low, step = 0.0, 1.0
     if config.metric == "l2":
         biases = _biases(x, partitions, firsts)
         low, step = float(biases.min()), max(float(np.ptp(biases)) / 255, 1e-30)
+    limit = 0.0 if ratios is None else float(np.sort(ratios)[math.ceil(config.spill_share * len(x)) - 1])
+    if config.spill_share == 1:
+        limit = float(np.finfo(np.float32).max)  # also for points unlike these
     distance = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64) / len(x))
     automatic, biased = wish.partitions is None, config.metric == "l2"
-    return Encoder(config, d, partitions, books, shift, low, step, distance, automatic, n, biased)
+    return Encoder(config, d, partitions, books, shift, low, step, limit, distance, automatic, n, biased)
 
 
 def blocks_of(array: Any, d: int) -> Iterator[tuple[int, F32]]:

@@ -40,6 +40,7 @@ def describe(store: Store) -> dict[str, Any]:
         "largest_partition": int(sizes.max()),
         "balance": float(len(sizes) * np.square(sizes).sum() / total**2) if total else 1.0,
         "spill": encoder.config.spill,
+        "spill_share": encoder.config.spill_share,
         "removed_rows": store.n - store.count,
         "empty_slots": int(store.blocks * BLOCK - total),
         "code_bytes": encoder.code_bytes,

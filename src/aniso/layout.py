@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 __all__ = [
     "BLOCK",
     "PANEL",
+    "aligned_empty",
     "huge_empty",
     "pack_bytes",
     "pack_centroids",
@@ -48,6 +49,14 @@ def huge_empty(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
     memory.madvise(mmap.MADV_HUGEPAGE)
     whole = np.frombuffer(memory, np.uint8)
     start = -whole.ctypes.data % (1 << 21)
+    return whole[start : start + size].view(dtype).reshape(shape)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: type[np.generic]) -> NDArray[Any]:
+    """An array like np.empty that begins with a cache line, so that no vector of 32 or 64 bytes lies across two."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    whole = np.empty(size + 64, np.uint8)
+    start = -whole.ctypes.data % 64
     return whole[start : start + size].view(dtype).reshape(shape)
 
 
@@ -94,4 +103,6 @@ def pack_centroids(centroids: NDArray[np.int8]) -> NDArray[np.int8]:
     p, d = centroids.shape
     padded = np.zeros((-(-p // 8) * 8, -(-d // 8) * 8), np.int8)
     padded[:p, :d] = centroids
-    return np.ascontiguousarray(padded.reshape(-1, 8, padded.shape[1] // 4, 4).transpose(0, 2, 1, 3))
+    packed: NDArray[np.int8] = aligned_empty((len(padded) // 8, padded.shape[1] // 4, 8, 4), np.int8)
+    packed[:] = padded.reshape(-1, 8, padded.shape[1] // 4, 4).transpose(0, 2, 1, 3)
+    return packed

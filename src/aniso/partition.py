@@ -27,7 +27,7 @@ from aniso.kmeans import directions, kmeans, nearest, refill_empty
 from aniso.layout import pack_centroids
 from aniso.progress import Progress, silent
 
-__all__ = ["Packed", "Partitions", "train"]
+__all__ = ["Assigned", "Packed", "Partitions", "train"]
 
 F32 = NDArray[np.float32]
 _ROWS = 4096  # points looked at together
@@ -42,6 +42,14 @@ _PACKED = 256  # centroids looked at together when they are packed
 _GROUPED = 1024  # partitions from which on they are grouped: for fewer, scoring all is as fast
 
 Rows = Callable[[NDArray[np.int64]], F32]  # the points of some row numbers, ready for arithmetic
+
+
+class Assigned(NamedTuple):
+    """The partitions of points. The cost of a second one is |x-c|^2 + spill <x-c, r/|r|>^2, r what the first leaves."""
+
+    firsts: NDArray[np.int32]
+    seconds: NDArray[np.int32] | None  # of least cost
+    ratios: F32 | None  # that cost over |r|^2, the largest float32 where r is 0
 
 
 class Packed(NamedTuple):
@@ -70,11 +78,8 @@ class Partitions:
         """The centroids that residuals are taken from, (p, d)."""
         return self.bytes * self.scales[:, None]
 
-    def assign(self, points: F32, spill: float | None = None) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
-        """The partition of each point and, unless spill is None, a second one (SOAR).
-
-        The second has the least |x-c|^2 + spill <x-c, r/|r|>^2, where r is what the first leaves of the point.
-        """
+    def assign(self, points: F32, spill: float | None = None) -> Assigned:
+        """The partition of each point and, unless spill is None, a second one (SOAR)."""
         return self._routes.assign(points if self.l2 or self.unit else directions(points), spill, self.threads)
 
     @cached_property
@@ -110,10 +115,11 @@ class Routes(NamedTuple):
         ones = np.ones(len(assigners), np.float32)
         return cls(assigners, _pack(*_to_bytes(assigners), ones, l2), _pack_groups(assigners, ones, l2))
 
-    def assign(self, x: F32, spill: float | None, threads: int) -> tuple[NDArray[np.int32], NDArray[np.int32] | None]:
+    def assign(self, x: F32, spill: float | None, threads: int) -> Assigned:
         """The nearest assigner of each point, and the one to spill into unless spill is None."""
         firsts = np.empty(len(x), np.int32)
         seconds = None if spill is None else np.empty_like(firsts)
+        ratios = None if spill is None else np.empty(len(x), np.float32)
         groups = self.groups
         _core.assign_partitions(
             x,
@@ -126,9 +132,10 @@ class Routes(NamedTuple):
             spill or 0.0,
             firsts,
             seconds,
+            ratios,
             threads=threads,
         )
-        return firsts, seconds
+        return Assigned(firsts, seconds, ratios)
 
 
 def _pack(values: NDArray[np.int8], scales: F32, norms: F32, l2: bool) -> Packed:
@@ -217,7 +224,7 @@ def train(
     routes = Routes.to(assigners, l2)
     for block in blocks(sample):
         x = rows(block)
-        codes = routes.assign(x if l2 or unit else directions(x), None, threads)[0]
+        codes = routes.assign(x if l2 or unit else directions(x), None, threads).firsts
         _add_sums(x, codes, sums, totals, threads)
         all_codes.append(codes)
         all_norms.append(np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64)))
@@ -242,7 +249,7 @@ def _to_bytes(values: NDArray[np.floating]) -> tuple[NDArray[np.int8], F32]:
 
 def _nearest(x: F32, routes: Routes, threads: int) -> tuple[NDArray[np.int32], F32]:
     """The nearest assigner of each point, and the squared distance to it."""
-    codes = routes.assign(x, None, threads)[0]
+    codes = routes.assign(x, None, threads).firsts
     residuals = x - routes.assigners[codes]
     return codes, np.einsum("nd,nd->n", residuals, residuals)
 

@@ -126,6 +126,7 @@ class Settings:
             "metric": self.metric,
             "partitions": tree.leaves if tree else 1,
             "spill": tree.spill if tree else 0.0,
+            "spill_share": 1.0,  # every point, as in ScaNN's files
             "iterations": tree.iterations if tree else 0,
             "sample": sample,
         }
