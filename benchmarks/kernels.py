@@ -65,7 +65,8 @@ def centroids(clock: float) -> Iterator[str]:
         # A hundred times over, so that the checks of the binding, once per call, do not count.
         blocks = np.tile(np.arange(len(packed), dtype=np.uint32), 100)
         sums, scores = np.zeros(8 * len(packed), np.int32), np.empty(8 * len(blocks), np.int32)
-        took = best(partial(_core.score_centroids, query, packed, sums, blocks, scores)) / 100
+        scales, order = np.ones((2, 8 * len(packed)), np.float32), np.empty(8 * len(blocks), np.float32)
+        took = best(partial(_core.score_centroids, query, packed, sums, scales, 1.0, blocks, scores, order)) / 100
         rate = p * 100 / (took * clock * 1e9)
         yield f"| {p} x 100 | {took * 1e6:.2f} | {rate:.1f} | {rate / PRODUCTS:.2f} |"
 

@@ -42,7 +42,7 @@ inline Centroids centroids_of(const Array<const std::int8_t, 4>& bytes, const Ar
   need(d4 >= d && d4 % 8 == 0, "centroids: dimensions padded to a multiple of 8");
   need(sums.shape(0) == 8 * blocks, "centroid sums: one per centroid, padded to 8");
   need(scales.shape(0) >= 2 && scales.shape(1) == 8 * blocks, "scales: (2 or more, centroids padded to 8)");
-  return {{bytes.data(), sums.data(), blocks, d4}, scales.data(), scales.data() + 8 * blocks};
+  return {bytes.data(), sums.data(), scales.data(), scales.data() + 8 * blocks, blocks, d4};
 }
 
 // The centroids of groups of 8 partitions, checked, or none.

@@ -96,18 +96,29 @@ nb::tuple make_tables(Array<const float, 1> query, Array<const float, 3> codewor
 }
 
 void score_centroids(Array<const std::uint8_t, 1> query, Array<const std::int8_t, 4> centroids,
-                     Array<const std::int32_t, 1> sums, Array<const std::uint32_t, 1> list,
-                     Array<std::int32_t, 1> scores, const std::string& isa) {
-  const std::size_t blocks = centroids.shape(0), d4 = centroids.shape(1) * 4;
-  need(centroids.shape(2) == 8 && centroids.shape(3) == 4 && d4 % 8 == 0, "centroids: (blocks, d4 / 4, 8, 4)");
+                     Array<const std::int32_t, 1> sums, Array<const float, 2> scales, float factor,
+                     Array<const std::uint32_t, 1> list, Array<std::int32_t, 1> scores, Array<float, 1> order,
+                     const std::string& isa) {
+  const std::size_t d4 = centroids.shape(1) * 4;
+  const Centroids checked = centroids_of(centroids, sums, scales, d4);
   need(query.shape(0) == d4, "query: d4 bytes");
-  need(sums.shape(0) == 8 * blocks && scores.shape(0) == 8 * list.shape(0), "sums and scores: 8 per block");
-  for (std::size_t i = 0; i < list.shape(0); ++i) need(list.data()[i] < blocks, "list: numbers of blocks");
+  need(scores.shape(0) == 8 * list.shape(0) && order.shape(0) == scores.shape(0), "scores and order: 8 per block");
+  std::uint32_t last = 0;  // of these extremes the compiler takes many numbers at a time
+  std::int8_t least = 0, most = 0;
+  for (std::size_t i = 0; i < list.shape(0); ++i) last = std::max(last, list.data()[i]);
+  for (std::size_t i = 0; i < centroids.size(); ++i) least = std::min(least, centroids.data()[i]);
+  for (std::size_t i = 0; i < centroids.size(); ++i) most = std::max(most, centroids.data()[i]);
+  need(last < checked.blocks || !list.shape(0), "list: numbers of blocks");
+  need(least >= -63 && most <= 63, "centroid bytes: -63 to 63");
   for (std::size_t j = 0; j < d4; ++j) need(query.data()[j] < 128, "query bytes: 0 to 127");
-  for (std::size_t i = 0; i < centroids.size(); ++i)
-    need(centroids.data()[i] >= -63 && centroids.data()[i] <= 63, "centroid bytes: -63 to 63");
-  kernels_named(isa).score_centroids({centroids.data(), sums.data(), blocks, d4}, query.data(), list.data(),
-                                     list.shape(0), scores.data());
+  kernels_named(isa).score_centroids(checked, query.data(), factor, list.data(), list.shape(0), scores.data(),
+                                     order.data());
+}
+
+void sort_keys(Array<const std::uint64_t, 1> keys, Array<std::uint64_t, 1> out, const std::string& isa) {
+  need(out.shape(0) == keys.shape(0), "out: one per key");
+  need(keys.data() + keys.shape(0) <= out.data() || out.data() + out.shape(0) <= keys.data(), "out: not the keys");
+  kernels_named(isa).sort_keys(keys.data(), keys.shape(0), out.data());
 }
 
 std::size_t scan(Array<const std::uint8_t, 3> codes, Array<const std::uint8_t, 2> tables, std::size_t group,
@@ -193,8 +204,11 @@ void bind_stages(nb::module_& module) {
              "group"_a, "tables"_a.noconvert(), nb::kw_only(), "isa"_a = "",
              "Tables of a query in 8 bits; returns the sum of their lowest entries and the step of their units.");
   module.def("score_centroids", &score_centroids, "query"_a.noconvert(), "centroids"_a.noconvert(),
-             "sums"_a.noconvert(), "list"_a.noconvert(), "scores"_a.noconvert(), nb::kw_only(), "isa"_a = "",
-             "Integer inner products of a query in bytes with the packed centroids of some blocks.");
+             "sums"_a.noconvert(), "scales"_a.noconvert(), "factor"_a, "list"_a.noconvert(), "scores"_a.noconvert(),
+             "order"_a.noconvert(), nb::kw_only(), "isa"_a = "",
+             "Integer inner products of a query in bytes with the packed centroids of some blocks, and as floats.");
+  module.def("sort_keys", &sort_keys, "keys"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "isa"_a = "",
+             "The keys, the largest first; zeros follow a key that repeats, one for each repetition.");
   module.def("scan", &scan, "codes"_a.noconvert(), "tables"_a.noconvert(), "group"_a, "first_block"_a, "points"_a,
              "least"_a, "hits"_a.noconvert(), nb::kw_only(), "isa"_a = "",
              "Slots and sums of the points whose table entries add up to at least `least`; returns how many.");

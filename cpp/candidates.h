@@ -63,14 +63,17 @@ class Candidates {
 
   // Leaves the best `keep` keys, in no order.
   void finish() {
-    std::uint64_t *first = keys_.data(), *end = first + size_;
-    if (size_ > keep_)
-      end = std::remove_if(first, end, [&](std::uint64_t key) { return integer_score(key) < threshold_; });
-    if (end > first + keep_) {
-      std::nth_element(first, first + keep_, end, std::greater<>());
-      end = first + keep_;
+    if (size_ <= keep_) return;
+    std::uint64_t* keys = keys_.data();
+    const std::uint64_t least = static_cast<std::uint64_t>(std::max(threshold_ + bias, std::int64_t{0})) << 32;
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < size_; ++i) {
+      const std::uint64_t key = keys[i];
+      keys[kept] = key;
+      kept += key >= least;
     }
-    size_ = static_cast<std::size_t>(end - first);
+    keep_best(keys, kept, keep_);
+    size_ = keep_;
   }
 
   std::uint64_t* keys() { return keys_.data(); }

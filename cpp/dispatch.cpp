@@ -36,7 +36,8 @@ struct Usable {
                              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
     const bool avx512_usable = avx2_usable && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                                __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-                               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi");
+                               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+                               __builtin_cpu_supports("avx512vnni");
     if (avx512_usable) list[count++] = &avx512::kernels;
     if (avx2_usable) list[count++] = &avx2::kernels;
 #elif defined(ANISO_ARM)

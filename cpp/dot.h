@@ -60,10 +60,50 @@ void make_tables(const Tables& t, const float* query, float* floats, std::uint8_
 // Scores of `Count` blocks side by side, so that a load of the query serves them all; meanwhile those of `next` come
 // into the cache where they are far: neighbours come by themselves.
 template <std::size_t Count, bool Far>
-inline void score_blocks(const ScoreCentroids& c, const std::uint8_t* query, const std::uint32_t* list,
-                         const std::uint32_t* next, std::int32_t* scores) {
+inline void score_blocks(const Centroids& c, const std::uint8_t* query, float factor, const std::uint32_t* list,
+                         const std::uint32_t* next, std::int32_t* scores, float* order) {
   const std::size_t quads = c.d4 / 4;
 #if defined(__AVX2__)
+  const std::int8_t *centroids[Count], *ahead[Count];
+  for (std::size_t k = 0; k < Count; ++k) {
+    centroids[k] = c.bytes + list[k] * quads * 32;
+    ahead[k] = c.bytes + next[k] * quads * 32;
+  }
+  __m256i totals[Count];
+#if defined(__AVX512VNNI__)
+  // Eight centroids by two quads fill a register; two sums of each block, so that none waits for the other.
+  const __m512i halves = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+  auto eight = [&](std::size_t i) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(query + 4 * i));
+    return _mm512_permutexvar_epi32(halves, _mm512_castsi128_si512(bytes));
+  };
+  __m512i even[Count], odd[Count];
+#pragma GCC unroll 4
+  for (std::size_t k = 0; k < Count; ++k) even[k] = odd[k] = _mm512_setzero_si512();
+  std::size_t i = 0;
+  for (; i + 4 <= quads; i += 4) {
+    const __m512i q0 = eight(i), q1 = eight(i + 2);
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < Count; ++k) {
+      const std::int8_t* here = centroids[k] + i * 32;
+      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32);
+      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32 + 64);
+      even[k] = _mm512_dpbusd_epi32(even[k], q0, _mm512_loadu_si512(here));
+      odd[k] = _mm512_dpbusd_epi32(odd[k], q1, _mm512_loadu_si512(here + 64));
+    }
+  }
+  if (i < quads) {
+    const __m512i q0 = eight(i);
+#pragma GCC unroll 4
+    for (std::size_t k = 0; k < Count; ++k)
+      even[k] = _mm512_dpbusd_epi32(even[k], q0, _mm512_loadu_si512(centroids[k] + i * 32));
+  }
+#pragma GCC unroll 4
+  for (std::size_t k = 0; k < Count; ++k) {
+    const __m512i both = _mm512_add_epi32(even[k], odd[k]);
+    totals[k] = _mm256_add_epi32(_mm512_castsi512_si256(both), _mm512_extracti64x4_epi64(both, 1));
+  }
+#else
   const __m256i ones = _mm256_set1_epi16(1);
   auto quad = [&](std::size_t i) {
     std::int32_t four;
@@ -71,12 +111,7 @@ inline void score_blocks(const ScoreCentroids& c, const std::uint8_t* query, con
     return _mm256_set1_epi32(four);
   };
   auto at = [](const std::int8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); };
-  const std::int8_t *centroids[Count], *ahead[Count];
-  for (std::size_t k = 0; k < Count; ++k) {
-    centroids[k] = c.centroids + list[k] * quads * 32;
-    ahead[k] = c.centroids + next[k] * quads * 32;
-  }
-  __m256i sums[Count] = {};
+  for (std::size_t k = 0; k < Count; ++k) totals[k] = _mm256_setzero_si256();
   for (std::size_t i = 0; i < quads; i += 2) {
     const __m256i q0 = quad(i), q1 = quad(i + 1);
 #pragma GCC unroll 4
@@ -86,38 +121,49 @@ inline void score_blocks(const ScoreCentroids& c, const std::uint8_t* query, con
       // Two products of at most 127 * 63 twice: 32004 fits 16 bits.
       const __m256i pair =
           _mm256_add_epi16(_mm256_maddubs_epi16(q0, at(here)), _mm256_maddubs_epi16(q1, at(here + 32)));
-      sums[k] = _mm256_add_epi32(sums[k], _mm256_madd_epi16(pair, ones));
+      totals[k] = _mm256_add_epi32(totals[k], _mm256_madd_epi16(pair, ones));
     }
   }
+#endif
+  const __m256 unit = _mm256_set1_ps(factor);
   for (std::size_t k = 0; k < Count; ++k) {
-    const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(c.sums + list[k] * 8));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(scores + k * 8), _mm256_sub_epi32(sums[k], shift));
+    const std::size_t first = list[k] * std::size_t{8};
+    const __m256i shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(c.sums + first));
+    const __m256i score = _mm256_sub_epi32(totals[k], shift);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(scores + k * 8), score);
+    const __m256 scaled =
+        _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(score), _mm256_loadu_ps(c.scales + first)), unit);
+    _mm256_storeu_ps(order + k * 8, _mm256_add_ps(scaled, _mm256_loadu_ps(c.biases + first)));
   }
 #else
   static_cast<void>(next);
   for (std::size_t k = 0; k < Count; ++k) {
-    const std::int8_t* centroids = c.centroids + list[k] * quads * 32;
+    const std::int8_t* centroids = c.bytes + list[k] * quads * 32;
+    const std::size_t first = list[k] * std::size_t{8};
     std::int32_t sums[8] = {};
     for (std::size_t i = 0; i < quads; ++i)
       for (std::size_t p = 0; p < 8; ++p)
         for (std::size_t j = 0; j < 4; ++j)
           sums[p] += static_cast<std::int32_t>(query[4 * i + j]) * centroids[(i * 8 + p) * 4 + j];
-    for (std::size_t p = 0; p < 8; ++p) scores[k * 8 + p] = sums[p] - c.sums[list[k] * 8 + p];
+    for (std::size_t p = 0; p < 8; ++p) {
+      scores[k * 8 + p] = sums[p] - c.sums[first + p];
+      order[k * 8 + p] = static_cast<float>(scores[k * 8 + p]) * c.scales[first + p] * factor + c.biases[first + p];
+    }
   }
 #endif
 }
 
-void score_centroids(const ScoreCentroids& c, const std::uint8_t* query, const std::uint32_t* list, std::size_t count,
-                     std::int32_t* scores) {
+void score_centroids(const Centroids& c, const std::uint8_t* query, float factor, const std::uint32_t* list,
+                     std::size_t count, std::int32_t* scores, float* order) {
   std::size_t i = 0;
   for (; i + 4 <= count; i += 4) {
     const std::uint32_t *here = list + i, *next = here + (i + 8 <= count ? 4 : 0);
     if (next[0] == here[3] + 1)
-      score_blocks<4, false>(c, query, here, next, scores + 8 * i);
+      score_blocks<4, false>(c, query, factor, here, next, scores + 8 * i, order + 8 * i);
     else
-      score_blocks<4, true>(c, query, here, next, scores + 8 * i);
+      score_blocks<4, true>(c, query, factor, here, next, scores + 8 * i, order + 8 * i);
   }
-  for (; i < count; ++i) score_blocks<1, false>(c, query, list + i, list + i, scores + 8 * i);
+  for (; i < count; ++i) score_blocks<1, false>(c, query, factor, list + i, list + i, scores + 8 * i, order + 8 * i);
 }
 
 // What one dimension adds: a product, or a squared difference.
@@ -231,17 +277,6 @@ std::int32_t dot_i8(const std::int8_t* row, const std::int16_t* query, std::size
 #endif
   for (; j < d; ++j) sum += static_cast<std::int32_t>(row[j]) * query[j];
   return sum;
-}
-
-void scale_scores(const std::int32_t* scores, const float* scales, const float* biases, float factor, std::size_t count,
-                  float* out) {
-  std::size_t i = 0;
-  for (; i + lanes <= count; i += lanes) {
-    I32 v;
-    __builtin_memcpy(&v, scores + i, sizeof v);
-    store(out + i, __builtin_convertvector(v, F32) * load(scales + i) * factor + load(biases + i));
-  }
-  for (; i < count; ++i) out[i] = static_cast<float>(scores[i]) * scales[i] * factor + biases[i];
 }
 
 void sum_squares(const float* values, std::size_t count, float* sum, float* squares) {

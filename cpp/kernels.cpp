@@ -10,6 +10,7 @@
 #include "exact.h"
 #include "places.h"
 #include "scan.h"
+#include "sort.h"
 #include "sums.h"
 
 #define ANISO_TEXT_OF(x) #x
@@ -40,11 +41,11 @@ const Kernels kernels = {
     distance_f32,
     distance_f16,
     dot_i8,
-    scale_scores,
     sum_squares,
     select_at_least,
     places_set,
     select_not_below,
+    sort_keys,
     count_set,
 };
 

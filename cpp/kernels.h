@@ -108,12 +108,13 @@ struct Tables {
 };
 
 // scores[p] = <query, centroid p> as exact integers. Query bytes are 0 .. 127 (64 is zero), centroid bytes -63 .. 63:
-//   scores = centroids.astype(int32) @ (query.astype(int32) - 64)
+//   scores = centroids.astype(int32) @ (query.astype(int32) - 64);  order = scores * scales * factor + biases
 // Centroids lie in blocks of 8: (p / 8, j / 4, p % 8, j % 4), j < d4 = d padded to a multiple of 8. Blocks are scored
 // in the order of a list: scores[8 * i + lane] belongs to centroid 8 * list[i] + lane.
-struct ScoreCentroids {
-  const std::int8_t* centroids;  // (p / 8, d4 / 4, 8, 4)
+struct Centroids {
+  const std::int8_t* bytes;      // (p / 8, d4 / 4, 8, 4)
   const std::int32_t* sums;      // (p) 64 * centroids.sum(axis=1)
+  const float *scales, *biases;  // (p)
   std::size_t blocks, d4;
 };
 
@@ -160,8 +161,8 @@ struct Kernels {
   // `floats` is scratch of 16 m floats; tables gets 16 m bytes.
   void (*make_tables)(const Tables&, const float* query, float* floats, std::uint8_t* tables, float* offset,
                       float* step);
-  void (*score_centroids)(const ScoreCentroids&, const std::uint8_t* query, const std::uint32_t* list,
-                          std::size_t count, std::int32_t* scores);
+  void (*score_centroids)(const Centroids&, const std::uint8_t* query, float factor, const std::uint32_t* list,
+                          std::size_t count, std::int32_t* scores, float* order);
   // Meanwhile brings as many bytes as it reads, from `ahead` on and not beyond the line at `last` (any addresses), into
   // the cache.
   std::size_t (*scan)(const Scan&, std::size_t first_block, std::size_t points, std::uint32_t least, Hit* hits,
@@ -174,9 +175,6 @@ struct Kernels {
   float (*distance_f32)(const float* row, const float* query, std::size_t d);
   float (*distance_f16)(const std::uint16_t* row, const float* query, std::size_t d);
   std::int32_t (*dot_i8)(const std::int8_t* row, const std::int16_t* query, std::size_t d);
-  // out[i] = scores[i] * scales[i] * factor + biases[i]
-  void (*scale_scores)(const std::int32_t* scores, const float* scales, const float* biases, float factor,
-                       std::size_t count, float* out);
   // sum(values) and sum(values ** 2)
   void (*sum_squares)(const float* values, std::size_t count, float* sum, float* squares);
   // the numbers i < count with scores[i] >= least, in order, fast where they are few; returns how many there are
@@ -187,6 +185,9 @@ struct Kernels {
   // the numbers i < count where not scores[i] < least, in order, fast where they are many; returns how many there are.
   // Out has room for count + 8 numbers.
   std::size_t (*select_not_below)(const float* scores, std::size_t count, float least, std::uint32_t* out);
+  // out[rank] = keys, where rank = (keys[None, :] > keys[:, None]).sum(axis=1); out is 0 elsewhere. So the largest come
+  // first, and where a key repeats, zeros follow it. For few keys: it compares each with all, and never branches.
+  void (*sort_keys)(const std::uint64_t* keys, std::size_t count, std::uint64_t* out);
   // how many bytes are not 0
   std::size_t (*count_set)(const std::uint8_t* bytes, std::size_t length);
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -12,6 +11,8 @@
 namespace aniso {
 
 namespace {
+
+constexpr std::size_t few = 64;  // keys that are put in order by comparing each with all
 
 // The z that a standard normal number exceeds with probability `share` below 1/2 (Abramowitz and Stegun, 26.2.22:
 // within 0.003).
@@ -23,8 +24,8 @@ float normal_quantile(float share) {
 }  // namespace
 
 void Router::fit(Route& at) const {
-  const std::size_t places = 8 * std::max(routes_.partitions.bytes.blocks, routes_.groups.bytes.blocks);
-  at.bytes.assign(routes_.partitions.bytes.d4, 64);
+  const std::size_t places = 8 * std::max(routes_.partitions.blocks, routes_.groups.blocks);
+  at.bytes.assign(routes_.partitions.d4, 64);
   at.scores.resize(places);
   at.order.resize(places);
   at.found.resize(places + 8);
@@ -77,23 +78,22 @@ void Router::gather(Route& at, std::size_t count, std::size_t wanted) const {
   at.guess = std::clamp(at.guess, -6.0f, 6.0f);
 }
 
-// Leaves in at.keys the `wanted` best of those it holds, where it holds more. The first `sorted` are no worse than the
-// others.
-void Router::trim(Route& at, std::size_t wanted, std::size_t sorted) const {
-  if (wanted >= at.keys.size()) return;
-  const auto first = at.keys.begin() + static_cast<std::ptrdiff_t>(wanted > sorted ? sorted : 0);
-  const auto end = wanted < sorted ? at.keys.begin() + static_cast<std::ptrdiff_t>(sorted) : at.keys.end();
-  if (wanted != sorted)
-    std::nth_element(first, at.keys.begin() + static_cast<std::ptrdiff_t>(wanted), end, std::greater<>());
-  at.keys.resize(wanted);
+// Puts the best `count` of at.keys first, in order, or all where they are few; returns how many.
+std::size_t Router::order(Route& at, std::size_t count) const {
+  if (at.keys.size() <= std::max(count, few))
+    count = at.keys.size();
+  else
+    keep_best(at.keys.data(), at.keys.size(), count);
+  at.ordered.resize(count);
+  kernels_.sort_keys(at.keys.data(), count, at.ordered.data());
+  std::copy(at.ordered.begin(), at.ordered.end(), at.keys.begin());
+  return count;
 }
 
-// How many partitions the query is worth where `count` is the mean. Puts the best `depth` of at.keys first.
-std::size_t Router::worth(Route& at, std::size_t count, const Yardstick& yardstick) const {
-  const auto deepest = at.keys.begin() + static_cast<std::ptrdiff_t>(depth - 1);
-  std::nth_element(at.keys.begin(), deepest, at.keys.end(), std::greater<>());
-  const float best = from_sortable(score_of(*std::max_element(at.keys.begin(), deepest + 1)));
-  const float gap = (best - from_sortable(score_of(*deepest))) * yardstick.scale;
+// How many partitions the query is worth where `count` is the mean. The first `depth` of at.keys are in order.
+std::size_t Router::worth(const Route& at, std::size_t count, const Yardstick& yardstick) const {
+  const float best = from_sortable(score_of(at.keys[0]));
+  const float gap = (best - from_sortable(score_of(at.keys[depth - 1]))) * yardstick.scale;
   const Effort& effort = routes_.effort;
   const float log = effort.offset + effort.level * (best * yardstick.scale + yardstick.shift) + effort.gap * gap;
   if (!std::isfinite(log)) return count;  // of a query whose products overflow
@@ -106,20 +106,21 @@ std::size_t Router::worth(Route& at, std::size_t count, const Yardstick& yardsti
 // that are. The last block, which may have places without a partition at its end, comes last.
 std::size_t Router::choose_blocks(Route& at, std::size_t count) const {
   const Centroids& groups = routes_.groups;
-  const std::size_t blocks = routes_.partitions.bytes.blocks, wanted = blocks / 6 + 3 * count / 10 + 1;
-  const bool all = groups.bytes.blocks == 0 || wanted >= blocks / 2;
-  at.list.resize(all ? blocks : groups.bytes.blocks);
+  const std::size_t blocks = routes_.partitions.blocks, wanted = blocks / 6 + 3 * count / 10 + 1;
+  const bool all = groups.blocks == 0 || wanted >= blocks / 2;
+  at.list.resize(all ? blocks : groups.blocks);
   std::iota(at.list.begin(), at.list.end(), 0u);
   if (all) return routes_.p;
-  kernels_.score_centroids(groups.bytes, at.bytes.data(), at.list.data(), at.list.size(), at.scores.data());
-  kernels_.scale_scores(at.scores.data(), groups.scales, groups.biases, at.unit, blocks, at.order.data());
+  kernels_.score_centroids(groups, at.bytes.data(), at.unit, at.list.data(), at.list.size(), at.scores.data(),
+                           at.order.data());
   // As many groups as lie above the quantile of a normal distribution: about `wanted`, more where many are near.
   const Spread spread = spread_of(at, blocks);
   const float share = static_cast<float>(wanted) / static_cast<float>(blocks);
   collect(at, blocks, spread.mean + normal_quantile(share) * spread.deviation);
   if (at.keys.size() < (wanted + 1) / 2) {
     gather(at, blocks, wanted);
-    trim(at, wanted, 0);
+    keep_best(at.keys.data(), at.keys.size(), wanted);
+    at.keys.resize(std::min(wanted, at.keys.size()));
     // By place, as equal partitions are taken by their place in the list.
     std::sort(at.keys.begin(), at.keys.end(), [](auto a, auto b) { return number_of(a) < number_of(b); });
   }
@@ -134,31 +135,24 @@ std::size_t Router::choose_blocks(Route& at, std::size_t count) const {
 void Router::choose(Route& at, std::size_t count, const Yardstick& yardstick, std::vector<Chosen>& chosen) const {
   const bool varies = routes_.effort.varies() && count < routes_.p;
   const std::size_t places = choose_blocks(at, varies ? count + count / 2 : count), blocks = at.list.size();
-  const Centroids& partitions = routes_.partitions;
-  kernels_.score_centroids(partitions.bytes, at.bytes.data(), at.list.data(), blocks, at.scores.data());
-  for (std::size_t i = 0; i < blocks; ++i) {
-    const std::size_t first = 8 * static_cast<std::size_t>(at.list[i]);
-    kernels_.scale_scores(at.scores.data() + 8 * i, partitions.scales + first, partitions.biases + first, at.unit, 8,
-                          at.order.data() + 8 * i);
-  }
-  std::size_t wanted = count, sorted = 0;
+  kernels_.score_centroids(routes_.partitions, at.bytes.data(), at.unit, at.list.data(), blocks, at.scores.data(),
+                           at.order.data());
   gather(at, places, varies ? std::max(count + count / 2, depth) : count);
-  if (varies && at.keys.size() >= depth) {
-    wanted = worth(at, count, yardstick);
-    sorted = depth;
-  }
+  std::size_t ordered = order(at, varies ? depth : lead), wanted = count;
+  if (varies && at.keys.size() >= depth) wanted = worth(at, count, yardstick);
   if (wanted > at.keys.size()) {
     gather(at, places, wanted);
-    sorted = 0;
+    ordered = order(at, lead);
   }
-  trim(at, wanted, sorted);
-  const auto ordered = at.keys.begin() + static_cast<std::ptrdiff_t>(std::min(lead, at.keys.size()));
-  std::partial_sort(at.keys.begin(), ordered, at.keys.end(), std::greater<>());
-  chosen.clear();
-  for (const std::uint64_t key : at.keys) {
-    const std::uint32_t place = number_of(key), partition = 8 * at.list[place / 8] + place % 8;
+  if (wanted < at.keys.size()) {
+    if (wanted > ordered) keep_best(at.keys.data() + ordered, at.keys.size() - ordered, wanted - ordered);
+    at.keys.resize(wanted);
+  }
+  chosen.resize(at.keys.size());
+  for (std::size_t i = 0; i < chosen.size(); ++i) {
+    const std::uint32_t place = number_of(at.keys[i]), partition = 8 * at.list[place / 8] + place % 8;
     const float scale = routes_.base_scales[partition] * at.unit;
-    chosen.push_back({partition, static_cast<float>(at.scores[place]) * scale + routes_.base_biases[partition]});
+    chosen[i] = {partition, static_cast<float>(at.scores[place]) * scale + routes_.base_biases[partition]};
   }
 }
 

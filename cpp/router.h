@@ -9,13 +9,6 @@
 
 namespace aniso {
 
-// An integer centroid score s = <query bytes, centroid bytes> stands for s * scales * |query unit| + biases: the order
-// in which partitions (or groups of them) are searched.
-struct Centroids {
-  ScoreCentroids bytes;
-  const float *scales, *biases;  // (8 * blocks)
-};
-
 // How many partitions a query is worth, against the mean of all queries: exp(offset + level * best + gap * (best -
 // deep)), at most a factor of `Router::furthest` apart, where best and deep are the scores of the first and of the
 // `Router::depth`th partition. A query whose nearest partitions score high, or stand out, needs few. All zero: every
@@ -32,7 +25,7 @@ struct Yardstick {
 
 struct Routes {
   std::size_t p, d;
-  Centroids partitions;
+  Centroids partitions;                    // in the order that they give, partitions (or groups) are searched
   const float *base_scales, *base_biases;  // the part of a point's score that its centroid gives, as above
   Centroids groups;                        // one for every 8 partitions, or none at all: then every partition is scored
   Effort effort;
@@ -50,7 +43,7 @@ struct Route {
   std::vector<std::int32_t> scores;
   std::vector<float> order;
   std::vector<std::uint32_t> list, found;
-  std::vector<std::uint64_t> keys;
+  std::vector<std::uint64_t> keys, ordered;
   float guess = 2;  // standard deviations above the mean where the best partitions are expected to start
 };
 
@@ -78,8 +71,8 @@ class Router {
   Spread spread_of(const Route& at, std::size_t count) const;
   void collect(Route& at, std::size_t count, float least) const;
   void gather(Route& at, std::size_t count, std::size_t wanted) const;
-  void trim(Route& at, std::size_t wanted, std::size_t sorted) const;
-  std::size_t worth(Route& at, std::size_t count, const Yardstick& yardstick) const;
+  std::size_t order(Route& at, std::size_t count) const;
+  std::size_t worth(const Route& at, std::size_t count, const Yardstick& yardstick) const;
   std::size_t choose_blocks(Route& at, std::size_t count) const;
 
   Routes routes_;

@@ -9,23 +9,24 @@ namespace {
 
 #if defined(__AVX512VBMI__)
 using Wide = U8x2;
-constexpr std::size_t registers = 2;  // scanned together
 #else
 using Wide = U8;
-constexpr std::size_t registers = 3;  // which fill those of AVX2
 #endif
+constexpr std::size_t registers = 3;  // of codes scanned together, which fill those of AVX2
 
 // Adds the lookups of Count registers of neighbouring blocks, group by group: a group's sums fit 8 bits by the making
-// of the tables. Meanwhile as many bytes from `ahead` on come into the cache, up to the line at `last`.
+// of the tables. A register of two blocks of which there is only one more (`single`) holds that twice. Meanwhile as
+// many bytes from `ahead` on come into the cache, up to the line at `last`.
 template <class Bytes, std::size_t Count>
-inline void sum_blocks(const Scan& s, const std::uint8_t* codes, Sums<Bytes>* out, const std::uint8_t* ahead,
-                       const std::uint8_t* last) {
+inline void sum_blocks(const Scan& s, const std::uint8_t* codes, bool single, Sums<Bytes>* out,
+                       const std::uint8_t* ahead, const std::uint8_t* last) {
   constexpr std::size_t step = Count * sizeof(Bytes);
   Sums<Bytes> sums[Count];
 #pragma GCC unroll 4
   for (std::size_t b = 0; b < Count; ++b) sums[b] = Sums<Bytes>::zero();
   const std::uint8_t* table = s.tables;
   const std::uint8_t* end = codes + s.rows * block;
+  const std::size_t apart = s.rows * block, apart_in_last = single ? 0 : apart;
   while (codes < end) {
     const std::uint8_t* stop = codes + s.group_rows * block < end ? codes + s.group_rows * block : end;
     Bytes group[Count] = {};
@@ -34,10 +35,12 @@ inline void sum_blocks(const Scan& s, const std::uint8_t* codes, Sums<Bytes>* ou
       ahead = ahead < last ? ahead : last;
       __builtin_prefetch(ahead);
       if constexpr (step > 64) __builtin_prefetch(ahead + 64);
+      if constexpr (step > 128) __builtin_prefetch(ahead + 128);
       ahead += step;
 #pragma GCC unroll 4
       for (std::size_t b = 0; b < Count; ++b) {
-        const Bytes both = load_blocks<Bytes>(codes + b * sizeof(Bytes) * s.rows, s.rows * block);
+        const Bytes both =
+            load_blocks<Bytes>(codes + b * sizeof(Bytes) * s.rows, b + 1 < Count ? apart : apart_in_last);
         group[b] += lookup(low, low_nibbles(both)) + lookup(high, high_nibbles(both));
       }
     }
@@ -85,7 +88,7 @@ struct Passage {
 template <class Bytes, std::size_t Count>
 inline std::size_t scan_blocks(const Scan& s, Passage& at, std::uint16_t least, Hit* hits, const std::uint8_t* last) {
   Sums<Bytes> sums[Count];
-  sum_blocks<Bytes, Count>(s, at.codes, sums, at.ahead, last);
+  sum_blocks<Bytes, Count>(s, at.codes, at.points + block <= Count * sizeof(Bytes), sums, at.ahead, last);
   std::size_t count = 0;
   for (std::size_t b = 0; b < Count; ++b) {
     count += take(sums[b], least, at.points, at.slot, hits + count);
@@ -101,17 +104,14 @@ std::size_t scan(const Scan& s, std::size_t first_block, std::size_t points, std
   Passage at{s.codes + first_block * s.rows * block, static_cast<std::uint32_t>(first_block * block), points, ahead};
   std::size_t count = 0;
   while (at.points) {
-    constexpr std::size_t per = sizeof(Wide) / block;
-    const std::size_t left = (at.points + block - 1) / block;
+    const std::size_t left = (at.points + sizeof(Wide) - 1) / sizeof(Wide);
     // A rest of one more register goes as two pairs where it can: one alone leaves registers idle.
-    if (left >= registers * per && left != (registers + 1) * per)
+    if (left >= registers && left != registers + 1)
       count += scan_blocks<Wide, registers>(s, at, limit, hits + count, last);
-    else if (left >= 2 * per)
+    else if (left >= 2)
       count += scan_blocks<Wide, 2>(s, at, limit, hits + count, last);
-    else if (left >= per)
-      count += scan_blocks<Wide, 1>(s, at, limit, hits + count, last);
     else
-      count += scan_blocks<U8, 1>(s, at, limit, hits + count, last);
+      count += scan_blocks<Wide, 1>(s, at, limit, hits + count, last);
   }
   return count;
 }

@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t block = 32;
 constexpr std::size_t early = 128;           // points scanned before the threshold is first looked at
 constexpr std::size_t partitions_ahead = 2;  // how far ahead of the scan codes are brought into the cache
+constexpr std::size_t few = 64;              // keys that are put in order by comparing each with all
 constexpr std::size_t rows_together = 16;    // rows scored together with all queries of a few
 constexpr std::size_t lines_ahead =
     32;                         // lines of rows brought in at a time: more than fit the processor's queue are lost
@@ -23,9 +24,9 @@ constexpr double furthest = 1 << 30;  // integer scores of centroids stay within
 
 void prefetch_bytes(const void* from, std::size_t bytes) {
   asm volatile("");  // else GCC takes a function that only prefetches for one without effect, and drops calls of it
-  const char* first = static_cast<const char*>(from);
-  for (std::size_t b = 0; b < bytes; b += 64) __builtin_prefetch(first + b);
-  __builtin_prefetch(first + bytes - 1);
+  const char *first = static_cast<const char*>(from), *end = first + bytes;
+  first -= reinterpret_cast<std::uintptr_t>(first) % 64;
+  for (; first < end; first += 64) __builtin_prefetch(first);
 }
 
 }  // namespace
@@ -62,6 +63,7 @@ void Search::fit(Query& query) const {
   query.whole.resize(view_.d);
   if (view_.rescore == Rescore::int8) query.words.resize(view_.d);
   query.tables.resize(view_.rows * 32);
+  query.ordered.resize(few);
 }
 
 void Search::prepare(const float* from, Workspace& at, Query& query) const {
@@ -120,6 +122,8 @@ const std::uint8_t* Search::codes_of(std::uint32_t partition) const {
 
 void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, const Floor* floor) const {
   float offset, step;
+  for (std::size_t i = 0; i < std::min(partitions_ahead, query.chosen.size()); ++i)
+    prefetch_bytes(codes_of(query.chosen[i].partition), code_bytes(query.chosen[i].partition));
   kernels_.make_tables(view_.tables, query.shifted.data(), at.table_floats.data(), query.tables.data(), &offset, &step);
   // Candidate scores are integers in units of the tables' step, relative to the centroid of the first partition.
   const std::size_t groups = (view_.rows + view_.group_rows - 1) / view_.group_rows;
@@ -150,7 +154,9 @@ void Search::learn_floor(Floor& floor, const Query& query, std::size_t candidate
   const std::size_t count = query.candidates.size();
   if (count < candidates) return floor.forget();
   if (!(query.length > 0)) return;
-  const std::int64_t least = Candidates::integer_score(*std::min_element(keys, keys + count));
+  std::uint64_t last = keys[0];
+  for (std::size_t i = 1; i < count; ++i) last = std::min(last, keys[i]);
+  const std::int64_t least = Candidates::integer_score(last);
   const double score = query.zero + static_cast<double>(least) * query.step;
   const float value = static_cast<float>(score - level(query)) / query.length;
   if (std::isfinite(value) && std::isfinite(query.length)) floor.learn(value);
@@ -288,14 +294,20 @@ std::size_t Search::rescore(Query& query, std::size_t k, std::int64_t* ids, floa
     keys[i] = key_of(sortable(score_row(query, row, estimate)), row);
   }
   // A point in two partitions is there twice with one score, so the best 2 k keys hold the best k points.
-  const std::size_t keep = std::min(found, 2 * k);
-  if (keep < found) std::nth_element(keys, keys + keep, keys + found, std::greater<>());
-  std::sort(keys, keys + keep, std::greater<>());
+  const std::size_t keep = found <= few ? found : std::min(found, 2 * k);
+  keep_best(keys, found, keep);
+  const std::uint64_t* ordered = keys;
+  if (keep <= few) {
+    kernels_.sort_keys(keys, keep, query.ordered.data());
+    ordered = query.ordered.data();
+  } else {
+    std::sort(keys, keys + keep, std::greater<>());
+  }
   std::size_t count = 0;
   for (std::size_t i = 0; i < keep && count < k; ++i) {
-    if (i && keys[i] == keys[i - 1]) continue;
-    ids[count] = number_of(keys[i]);
-    scores[count++] = from_sortable(score_of(keys[i]));
+    if (!ordered[i] || (i && ordered[i] == ordered[i - 1])) continue;
+    ids[count] = number_of(ordered[i]);
+    scores[count++] = from_sortable(score_of(ordered[i]));
   }
   return count;
 }

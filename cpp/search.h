@@ -64,6 +64,7 @@ struct Query {
   std::vector<std::uint8_t> tables;
   std::vector<Chosen> chosen;  // the best first
   Candidates candidates;
+  std::vector<std::uint64_t> ordered;           // the best of them
   float word_unit = 0;                          // what 1 in `words` stands for
   float squared = 0, length = 0;                // |shifted|^2 and |shifted|
   double zero = 0, step = 1, inverse_step = 1;  // a candidate's integer score i stands for the score zero + i * step

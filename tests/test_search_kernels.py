@@ -122,13 +122,30 @@ def test_score_centroids(isa: str, p: int, d: int, seed: int, data: st.DataObjec
     query[:d] = rng.choice([0, 1, 64, 126, 127], d)
     sums = 64 * centroids.astype(np.int32).sum(axis=1, dtype=np.int32)
     expected = (centroids.astype(np.int32) @ (query[:d].astype(np.int32) - 64)).reshape(-1, 8)
+    scales = rng.normal(size=(2, len(centroids))).astype(np.float32)
     blocks = len(packed)
     drawn = data.draw(st.lists(st.integers(0, blocks - 1), max_size=3 * blocks))
     for numbers in (np.arange(blocks), rng.permutation(blocks), drawn, [], [blocks - 1] * 9):
         chosen = np.array(numbers, np.uint32)
-        scores = np.full(8 * len(chosen), 77, np.int32)
-        _core.score_centroids(query, packed, sums, chosen, scores, isa=isa)
+        scores, order = np.full(8 * len(chosen), 77, np.int32), np.full(8 * len(chosen), 77, np.float32)
+        _core.score_centroids(query, packed, sums, scales, 0.5, chosen, scores, order, isa=isa)
         assert_array_equal(scores.reshape(-1, 8), expected[chosen])
+        exact = (expected * scales[0].reshape(-1, 8).astype(np.float64) * 0.5)[chosen]
+        bias = scales[1].reshape(-1, 8)[chosen]
+        # Three roundings of float32.
+        assert_allclose(order.reshape(-1, 8), exact + bias, atol=3e-7 * float(np.abs(exact).max(initial=0) + 4))
+
+
+@given(count=st.integers(0, 150), most=st.sampled_from([3, 50, 2**64 - 1]), seed=SEEDS)
+def test_sort_keys(isa: str, count: int, most: int, seed: int) -> None:
+    """The largest first; where a key repeats, zeros follow it."""
+    keys = np.random.default_rng(seed).integers(1, most, count, np.uint64, endpoint=True)
+    out = np.full(count, 77, np.uint64)
+    _core.sort_keys(keys, out, isa=isa)
+    expected = np.zeros(count, np.uint64)
+    expected[(keys[None, :] > keys[:, None]).sum(axis=1)] = keys
+    assert_array_equal(out, expected)
+    assert_array_equal(out[out > 0], np.unique(keys)[::-1])
 
 
 @given(n=st.integers(1, 5), d=st.integers(1, 140), distance=st.booleans(), half=st.booleans(), seed=SEEDS)
@@ -273,9 +290,13 @@ GOOD_CALLS: dict[str, dict[str, Any]] = {
         "query": np.full(8, 64, np.uint8),
         "centroids": np.zeros((3, 2, 8, 4), np.int8),
         "sums": np.zeros(24, np.int32),
+        "scales": np.zeros((2, 24), np.float32),
+        "factor": 1.0,
         "list": np.array([2, 0], np.uint32),
         "scores": np.zeros(16, np.int32),
+        "order": np.zeros(16, np.float32),
     },
+    "sort_keys": {"keys": np.arange(5, dtype=np.uint64), "out": np.zeros(5, np.uint64)},
 }
 
 
@@ -320,6 +341,12 @@ GOOD_CALLS: dict[str, dict[str, Any]] = {
         ("score_centroids", {"list": np.array([0, 0], np.uint32), "centroids": np.zeros((0, 2, 8, 4), np.int8)}),
         ("score_centroids", {"scores": np.zeros(24, np.int32)}),
         ("score_centroids", {"sums": np.zeros(16, np.int32)}),
+        ("score_centroids", {"order": np.zeros(8, np.float32)}),
+        ("score_centroids", {"scales": np.zeros((1, 24), np.float32)}),
+        ("score_centroids", {"scales": np.zeros((2, 16), np.float32)}),
+        ("sort_keys", {"out": np.zeros(4, np.uint64)}),
+        ("sort_keys", {"out": np.zeros(6, np.uint64)}),
+        ("sort_keys", {"keys": np.zeros(5, np.int64)}),
         ("score_centroids", {"query": np.full(7, 64, np.uint8)}),
         ("score_centroids", {"query": np.full(8, 128, np.uint8)}),
         ("score_centroids", {"centroids": np.full((3, 2, 8, 4), 64, np.int8)}),

@@ -149,12 +149,23 @@ def score_centroids(
     query: NDArray[np.uint8],  # (d4,)
     centroids: NDArray[np.int8],  # (blocks, d4 / 4, 8, 4)
     sums: NDArray[np.int32],  # (8 blocks,)
+    scales: NDArray[np.float32],  # (2, 8 blocks)
+    factor: float,
     list: NDArray[np.uint32],  # (count,) numbers of blocks
     scores: NDArray[np.int32],  # (8 count,) out
+    order: NDArray[np.float32],  # (8 count,) out
     *,
     isa: str = "",
 ) -> None:
-    """Integer inner products of a query in bytes with the packed centroids of some blocks."""
+    """Integer inner products of a query in bytes with the packed centroids of some blocks, and as floats."""
+
+def sort_keys(
+    keys: NDArray[np.uint64],  # (count,)
+    out: NDArray[np.uint64],  # (count,) out
+    *,
+    isa: str = "",
+) -> None:
+    """The keys, the largest first; zeros follow a key that repeats, one for each repetition."""
 
 def scan(
     codes: NDArray[np.uint8],  # (blocks, rows, 32)

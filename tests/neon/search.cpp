@@ -62,9 +62,18 @@ void compare_centroids(const Kernels& kernels, Journal& journal) {
     for (std::size_t i = 0; i < centroids.size(); ++i) sums[i / (8 * d4) * 8 + i / 4 % 8] += 64 * centroids[i];
     const auto list = random.wholes<std::uint32_t>(count, 0, static_cast<int>(blocks) - 1);
     auto scores = output<std::int32_t>(count * 8);
-    kernels.score_centroids({centroids.data(), sums.data(), blocks, d4}, query.data(), list.data(), count,
-                            scores.data());
+    auto order = output<float>(count * 8);
+    const Floats scales = random.floats(blocks * 8, 0), biases = random.floats(blocks * 8, 0);
+    const float factor = random.real();
+    kernels.score_centroids({centroids.data(), sums.data(), scales.data(), biases.data(), blocks, d4}, query.data(),
+                            factor, list.data(), count, scores.data(), order.data());
     journal.record("score_centroids", scores);
+    std::vector<double> tolerance(count * 8);
+    for (std::size_t i = 0; i < count * 8; ++i) {
+      const double scale = scales.data()[list[i / 8] * 8 + i % 8];
+      tolerance[i] = 2 * 3 * epsilon * (std::fabs(static_cast<double>(scores.data()[i]) * scale * factor) + 2);
+    }
+    journal.record("score_centroids", order, tolerance);
   }
 }
 
@@ -168,20 +177,10 @@ void compare_scores(const Kernels& kernels, Journal& journal) {
   for (int trial = 0; trial < 300; ++trial) {
     const int most = trial % 2 ? 9 : 0;
     const std::size_t n = random.size(0, 70);
-    const std::int64_t top = most ? 1000 : std::numeric_limits<std::int32_t>::max();
-    auto scores = random.wholes<std::int32_t>(n, -top - 1, top);
-    if (n) scores[0] = static_cast<std::int32_t>(trial % 3 ? top : -top - 1);
-    const Floats scales = random.floats(n, most), biases = random.floats(n, most);
-    const float factor = most ? 3.0f : random.real();
-    auto out = output<float>(n), sum = output<float>(1), squares = output<float>(1);
-    kernels.scale_scores(scores.data(), scales.data(), biases.data(), factor, n, out.data());
-    std::vector<double> tolerance(n);
+    const Floats scales = random.floats(n, most);
+    auto sum = output<float>(1), squares = output<float>(1);
     double sizes = 0;
-    for (std::size_t i = 0; i < n && !most; ++i) {
-      tolerance[i] = 2 * 3 * epsilon * (std::fabs(static_cast<double>(scores[i]) * scales[i] * factor) + 2);
-      sizes += std::fabs(scales[i]);
-    }
-    journal.record("scale_scores", out, tolerance);
+    for (std::size_t i = 0; i < n && !most; ++i) sizes += std::fabs(scales[i]);
     const double off = most ? 0 : 2 * 1e-7 * static_cast<double>(n + 2);
     kernels.sum_squares(scales.data(), n, sum.data(), squares.data());
     journal.record("sum_squares", sum, {off * sizes});
@@ -199,6 +198,12 @@ void compare_scores(const Kernels& kernels, Journal& journal) {
     std::fill(all.data() + kept, all.data() + n + 8, 0u);  // what lies beyond is anything, for 8 more than asked
     journal.record("select_not_below", std::vector<std::uint64_t>{kept});
     journal.record("select_not_below", all);
+
+    auto keys = random.wholes<std::uint64_t>(n, 1, most ? 9 : std::numeric_limits<std::int64_t>::max());
+    for (std::size_t i = 0; i < n; i += 2) keys[i] |= std::uint64_t{1} << 63;
+    auto ordered = output<std::uint64_t>(n);
+    kernels.sort_keys(keys.data(), n, ordered.data());
+    journal.record("sort_keys", ordered);
   }
 }
 
