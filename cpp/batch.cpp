@@ -10,6 +10,7 @@ namespace aniso {
 
 namespace {
 
+constexpr std::size_t block = 32;
 constexpr std::size_t kept = 64;  // queries whose memory stays with the workspace
 
 // How many queries' tables and candidates are kept at a time: what fits a cache of 2 MB.
@@ -129,16 +130,26 @@ void Search::scan_together(Workspace& at, const Pair* pairs, std::size_t count, 
     const Pair& pair = pairs[i < count ? i : 0];  // where there are three, the fourth finds nothing
     const Query& query = at.queries[pair.query];
     four.tables[i] = query.tables.data();
-    four.hits[i] = at.hits.data() + i * view_.largest;
+    four.hits[i] = at.hits.data() + i * most_hits();
     four.counts[i] = counts + i;
     bases[i] = units(query, query.chosen[pair.number].base);
-    const std::int64_t least = std::clamp<std::int64_t>(query.candidates.threshold() - bases[i], 0, 1 << 20);
-    four.least[i] = i < count ? static_cast<std::uint32_t>(least) : 1 << 20;
   }
-  kernels_.scan_four(four, static_cast<std::size_t>(view_.first_blocks[partition]),
-                     static_cast<std::size_t>(view_.sizes[partition]));
-  for (std::size_t i = 0; i < count; ++i)
-    take_hits(at.queries[pairs[i].query], four.hits[i], counts[i], bases[i], filter);
+  std::size_t at_block = static_cast<std::size_t>(view_.first_blocks[partition]);
+  std::size_t left = static_cast<std::size_t>(view_.sizes[partition]);
+  while (left) {
+    const std::size_t points = std::min(left, Hit::most);
+    for (std::size_t i = 0; i < 4; ++i) {
+      const std::int64_t threshold = at.queries[pairs[i < count ? i : 0].query].candidates.threshold();
+      const std::int64_t least = std::clamp<std::int64_t>(threshold - bases[i], 0, 1 << 20);
+      four.least[i] = i < count ? static_cast<std::uint32_t>(least) : 1 << 20;
+    }
+    kernels_.scan_four(four, at_block, points);
+    for (std::size_t i = 0; i < count; ++i)
+      take_hits(at.queries[pairs[i].query], four.hits[i], counts[i], bases[i],
+                static_cast<std::uint32_t>(at_block * block), filter);
+    at_block += points / block;
+    left -= points;
+  }
 }
 
 }  // namespace aniso

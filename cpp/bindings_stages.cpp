@@ -2,6 +2,7 @@
 // before it, masks and slots.
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -121,18 +122,31 @@ void sort_keys(Array<const std::uint64_t, 1> keys, Array<std::uint64_t, 1> out, 
   kernels_named(isa).sort_keys(keys.data(), keys.shape(0), out.data());
 }
 
+// Slots and sums, in the order of slots.
+void write_hits(std::vector<Hit>& hits, std::size_t count, std::size_t first_block, std::uint32_t* out) {
+  const auto end = hits.begin() + static_cast<std::ptrdiff_t>(count);
+  std::sort(hits.begin(), end, [](const Hit& a, const Hit& b) { return a.place < b.place; });
+  for (auto hit = hits.begin(); hit != end; ++hit) {
+    *out++ = static_cast<std::uint32_t>(32 * first_block + hit->place);
+    *out++ = hit->sum;
+  }
+}
+
 std::size_t scan(Array<const std::uint8_t, 3> codes, Array<const std::uint8_t, 2> tables, std::size_t group,
                  std::size_t first_block, std::size_t points, std::uint32_t least, Array<std::uint32_t, 2> hits,
                  const std::string& isa) {
-  static_assert(sizeof(Hit) == 2 * sizeof(std::uint32_t));
   const std::size_t rows = codes.shape(1);
   need(codes.shape(2) == 32, "codes: (blocks, rows, 32)");
   need(tables.shape(0) == 2 * rows && tables.shape(1) == 16, "tables: (2 rows, 16)");
   need(group >= 2 && group % 2 == 0, "group: an even number of subspaces");
   need(first_block <= codes.shape(0) && points <= 32 * (codes.shape(0) - first_block), "points run past the blocks");
+  need(points <= Hit::most, "points: at most 65536 in one scan");
   need(hits.shape(0) >= points && hits.shape(1) == 2, "hits: (points, 2)");
-  return kernels_named(isa).scan({codes.data(), tables.data(), rows, group / 2}, first_block, points, least,
-                                 reinterpret_cast<Hit*>(hits.data()), codes.data(), codes.data());
+  std::vector<Hit> found(points + Hit::beyond);
+  const std::size_t count = kernels_named(isa).scan({codes.data(), tables.data(), rows, group / 2}, first_block, points,
+                                                    least, found.data(), codes.data(), codes.data());
+  write_hits(found, count, first_block, hits.data());
+  return count;
 }
 
 nb::tuple scan_four(Array<const std::uint8_t, 3> codes, Array<const std::uint8_t, 3> tables, std::size_t group,
@@ -144,16 +158,20 @@ nb::tuple scan_four(Array<const std::uint8_t, 3> codes, Array<const std::uint8_t
   need(group >= 2 && group % 2 == 0, "group: an even number of subspaces");
   need(first_block <= codes.shape(0) && points <= 32 * (codes.shape(0) - first_block), "points run past the blocks");
   need(least.shape(0) == 4, "least: (4)");
+  need(points <= Hit::most, "points: at most 65536 in one scan");
   need(hits.shape(0) == 4 && hits.shape(1) >= points && hits.shape(2) == 2, "hits: (4, points, 2)");
+  std::vector<Hit> found[4];
   std::size_t counts[4];
   ScanFour four{codes.data(), {}, rows, group / 2, {}, {}, {}};
   for (std::size_t i = 0; i < 4; ++i) {
     four.tables[i] = tables.data() + i * 32 * rows;
     four.least[i] = least.data()[i];
-    four.hits[i] = reinterpret_cast<Hit*>(hits.data() + i * hits.shape(1) * 2);
+    found[i].resize(points + Hit::beyond);
+    four.hits[i] = found[i].data();
     four.counts[i] = counts + i;
   }
   kernels_named(isa).scan_four(four, first_block, points);
+  for (std::size_t i = 0; i < 4; ++i) write_hits(found[i], counts[i], first_block, hits.data() + i * hits.shape(1) * 2);
   return nb::make_tuple(counts[0], counts[1], counts[2], counts[3]);
 }
 

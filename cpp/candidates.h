@@ -30,8 +30,8 @@ class Candidates {
     origin_ = -spread / 2;
     floor_ = threshold_ = floor;
     counts_.assign(static_cast<std::size_t>(2 * spread >> shift_) + 1, 0);
-    lowest_ = above_ = 0;
-    size_ = 0;
+    lowest_ = floor == none ? 0 : bucket_of(floor);
+    above_ = size_ = 0;
   }
 
   // No score below this can be among the best.
@@ -43,19 +43,16 @@ class Candidates {
   // Nothing among the best was lost to the floor.
   bool low_enough() const { return floor_ == none || size_ >= keep_; }
 
-  // Adds every hit with the score base + sum.
-  void add(const Hit* hits, std::size_t count, std::int64_t base) {
+  // Adds every hit, found with the threshold, with the score base + sum, in the slot first + place.
+  void add(const Hit* hits, std::size_t count, std::int64_t base, std::uint32_t first) {
     if (keys_.size() < size_ + count) keys_.resize(2 * (size_ + count));
     std::uint64_t* keys = keys_.data() + size_;
     size_ += count;
-    const std::int64_t last = static_cast<std::int64_t>(counts_.size()) - 1;
+    above_ += count;
     for (std::size_t i = 0; i < count; ++i) {
       const std::int64_t score = base + hits[i].sum;
-      const std::size_t bucket =
-          static_cast<std::size_t>(std::clamp<std::int64_t>((score - origin_) >> shift_, 0, last));
-      keys[i] = key_of(static_cast<std::uint32_t>(score + bias), hits[i].slot);
-      ++counts_[bucket];
-      above_ += bucket >= lowest_;
+      keys[i] = key_of(static_cast<std::uint32_t>(score + bias), first + hits[i].place);
+      ++counts_[bucket_of(score)];
     }
     while (above_ - counts_[lowest_] >= keep_) above_ -= counts_[lowest_++];
     if (lowest_) threshold_ = std::max(floor_, origin_ + (static_cast<std::int64_t>(lowest_) << shift_));
@@ -81,6 +78,11 @@ class Candidates {
   std::size_t size() const { return size_; }
 
  private:
+  std::size_t bucket_of(std::int64_t score) const {
+    const std::int64_t last = static_cast<std::int64_t>(counts_.size()) - 1;
+    return static_cast<std::size_t>(std::clamp<std::int64_t>((score - origin_) >> shift_, 0, last));
+  }
+
   std::size_t keep_ = 0;
   int shift_ = 0;
   std::int64_t origin_ = 0, floor_ = none, threshold_ = none;

@@ -119,7 +119,7 @@ struct Centroids {
 };
 
 // The scan of a run of blocks: sums[i] = tables[m, codes[i, m]].sum(over m), and every i < points with
-// sums[i] >= least, in order, as (slot, sum). Layout of blocks: src/aniso/layout.py.
+// sums[i] >= least, in any order, as (sum, i). Layout of blocks: src/aniso/layout.py.
 struct Scan {
   const std::uint8_t* codes;   // (blocks, rows, 32)
   const std::uint8_t* tables;  // (2 * rows, 16)
@@ -127,8 +127,11 @@ struct Scan {
 };
 
 struct Hit {
-  std::uint32_t slot;
-  std::uint32_t sum;
+  static constexpr std::size_t most = std::size_t{1} << 16;  // points of one scan
+  static constexpr std::size_t beyond = 16;                  // hits for which there is room after the last point's
+
+  std::uint16_t sum;
+  std::uint16_t place;  // from the first point on
 };
 
 // The same scan for four queries at once, each with its own tables, threshold and hits, so that codes are unpacked

@@ -36,8 +36,9 @@ void Router::set(Route& at, const float* query, float largest) const {
   at.unit = largest > 0 ? largest / 63 : 1;
   auto write = [&](auto inverse) {
     using Number = decltype(inverse);
+    std::uint8_t* __restrict bytes = at.bytes.data();
     for (std::size_t j = 0; j < routes_.d; ++j)
-      at.bytes[j] = static_cast<std::uint8_t>(static_cast<int>(static_cast<Number>(query[j]) * inverse + Number(64.5)));
+      bytes[j] = static_cast<std::uint8_t>(static_cast<int>(static_cast<Number>(query[j]) * inverse + Number(64.5)));
   };
   if (largest > 0 && largest < 1e-30f)
     write(63.0 / static_cast<double>(largest));  // 1 / unit does not fit a float

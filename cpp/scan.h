@@ -55,7 +55,7 @@ inline void sum_blocks(const Scan& s, const std::uint8_t* codes, bool single, Su
 
 // Of the first `points`, those with a sum of at least `least`; returns how many.
 template <class Bytes>
-inline std::size_t take(const Sums<Bytes>& sums, std::uint16_t least, std::size_t points, std::uint32_t first,
+inline std::size_t take(const Sums<Bytes>& sums, std::uint16_t least, std::size_t points, std::size_t first,
                         Hit* hits) {
   std::uint64_t mask = sums.at_least(least);
   if (points < sizeof(Bytes)) mask &= (std::uint64_t{1} << points) - 1;
@@ -64,23 +64,53 @@ inline std::size_t take(const Sums<Bytes>& sums, std::uint16_t least, std::size_
   sums.store(values[0], values[1]);
   std::size_t count = 0;
   for (; mask; mask &= mask - 1) {
-    const std::uint32_t i = static_cast<std::uint32_t>(__builtin_ctzll(mask));
-    hits[count++] = {first + i, values[i & 1][i >> 1]};
+    const std::size_t i = static_cast<std::size_t>(__builtin_ctzll(mask));
+    hits[count++] = {values[i & 1][i >> 1], static_cast<std::uint16_t>(first + i)};
   }
   return count;
 }
 
+#if defined(__AVX512VBMI__)
+// Without a loop over the hits, whose number cannot be predicted: 16 sums at a time, those that count pushed together.
+// Writes up to 16 hits past the last.
+template <>
+inline std::size_t take(const Sums<U8x2>& sums, std::uint16_t least, std::size_t points, std::size_t first, Hit* hits) {
+  const __m512i limit = _mm512_set1_epi16(static_cast<short>(least));
+  const __m512i even = reinterpret_cast<__m512i>(sums.even), odd = reinterpret_cast<__m512i>(sums.odd);
+  std::uint32_t masks[2] = {_mm512_cmpge_epu16_mask(even, limit), _mm512_cmpge_epu16_mask(odd, limit)};
+  if (points < 64) {
+    masks[0] = _bzhi_u32(masks[0], static_cast<unsigned>(points + 1) / 2);
+    masks[1] = _bzhi_u32(masks[1], static_cast<unsigned>(points) / 2);
+  }
+  if (!(masks[0] | masks[1])) return 0;
+  U16x2 numbers;
+  for (std::size_t i = 0; i < 32; ++i) numbers[i] = static_cast<std::uint16_t>(2 * i);
+  numbers += static_cast<std::uint16_t>(first);
+  Hit* to = hits;
+  auto push = [&](std::uint32_t mask, __m512i pairs) {
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(mask), pairs));
+    to += __builtin_popcount(mask);
+  };
+  for (int parity = 0; parity < 2; ++parity, numbers += 1) {
+    const __m512i values = parity ? odd : even, places = reinterpret_cast<__m512i>(numbers);
+    push(_pext_u32(masks[parity], 0x0f0f0f0f), _mm512_unpacklo_epi16(values, places));
+    push(_pext_u32(masks[parity], 0xf0f0f0f0), _mm512_unpackhi_epi16(values, places));
+  }
+  return static_cast<std::size_t>(to - hits);
+}
+#endif
+
 // A scan under way: what it has come to.
 struct Passage {
   const std::uint8_t* codes;
-  std::uint32_t slot;
+  std::size_t place;   // of the next point
   std::size_t points;  // that are left
   const std::uint8_t* ahead;
 
   void move(std::size_t bytes, std::size_t rows) {
     codes += bytes * rows;
     ahead += bytes * rows;
-    slot += static_cast<std::uint32_t>(bytes);
+    place += bytes;
     points -= points < bytes ? points : bytes;
   }
 };
@@ -91,7 +121,7 @@ inline std::size_t scan_blocks(const Scan& s, Passage& at, std::uint16_t least, 
   sum_blocks<Bytes, Count>(s, at.codes, at.points + block <= Count * sizeof(Bytes), sums, at.ahead, last);
   std::size_t count = 0;
   for (std::size_t b = 0; b < Count; ++b) {
-    count += take(sums[b], least, at.points, at.slot, hits + count);
+    count += take(sums[b], least, at.points, at.place, hits + count);
     at.move(sizeof(Bytes), s.rows);
   }
   return count;
@@ -101,7 +131,7 @@ std::size_t scan(const Scan& s, std::size_t first_block, std::size_t points, std
                  const std::uint8_t* ahead, const std::uint8_t* last) {
   if (least > 65535) return 0;
   const std::uint16_t limit = static_cast<std::uint16_t>(least);
-  Passage at{s.codes + first_block * s.rows * block, static_cast<std::uint32_t>(first_block * block), points, ahead};
+  Passage at{s.codes + first_block * s.rows * block, 0, points, ahead};
   std::size_t count = 0;
   while (at.points) {
     const std::size_t left = (at.points + sizeof(Wide) - 1) / sizeof(Wide);
@@ -136,14 +166,15 @@ inline void scan_four_blocks(const ScanFour& s, Passage& at) {
   for (std::size_t i = 0; i < 4; ++i) {
     if (s.least[i] > 65535) continue;
     sums[i].settle();
-    *s.counts[i] += take(sums[i], static_cast<std::uint16_t>(s.least[i]), at.points, at.slot, s.hits[i] + *s.counts[i]);
+    *s.counts[i] +=
+        take(sums[i], static_cast<std::uint16_t>(s.least[i]), at.points, at.place, s.hits[i] + *s.counts[i]);
   }
   at.move(sizeof(Bytes), s.rows);
 }
 
 void scan_four(const ScanFour& s, std::size_t first_block, std::size_t points) {
   const std::uint8_t* codes = s.codes + first_block * s.rows * block;
-  Passage at{codes, static_cast<std::uint32_t>(first_block * block), points, codes};
+  Passage at{codes, 0, points, codes};
   for (std::size_t i = 0; i < 4; ++i) *s.counts[i] = 0;
   while (at.points > sizeof(Wide) - block) scan_four_blocks<Wide>(s, at);
   while (at.points) scan_four_blocks<U8>(s, at);

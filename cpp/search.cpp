@@ -2,6 +2,7 @@
 #include "search.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -29,11 +30,24 @@ void prefetch_bytes(const void* from, std::size_t bytes) {
   for (; first < end; first += 64) __builtin_prefetch(first);
 }
 
+// Of the sizes of finite numbers, which compare as the whole numbers that their bits are: many at a time.
+float largest_size(const float* values, std::size_t count) {
+  std::int32_t most = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int32_t bits = std::bit_cast<std::int32_t>(values[i]) & 0x7fffffff;
+    most = bits > most ? bits : most;
+  }
+  return std::bit_cast<float>(most);
+}
+
 }  // namespace
 
 Search::Search(const View& view, const Kernels& kernels)
     : view_(view), kernels_(kernels), router_(view.routes, kernels) {}
 Search::~Search() = default;
+
+// Room for those of one scan.
+std::size_t Search::most_hits() const { return std::min(view_.largest, Hit::most) + Hit::beyond; }
 
 std::unique_ptr<Workspace> Search::borrow() {
   {
@@ -47,7 +61,7 @@ std::unique_ptr<Workspace> Search::borrow() {
   auto workspace = std::make_unique<Workspace>();
   router_.fit(workspace->route);
   workspace->table_floats.resize(view_.tables.m * 16);
-  workspace->hits.resize(4 * view_.largest);
+  workspace->hits.resize(4 * most_hits());
   fit(workspace->query);
   return workspace;
 }
@@ -80,19 +94,31 @@ void Search::prepare(const float* from, Workspace& at, Query& query) const {
     }
     scale = squared > 0 ? 1 / std::sqrt(squared) : 0;
   }
-  float largest = 0;
-  for (std::size_t j = 0; j < view_.d; ++j) {
-    query.whole[j] = from[j] * scale;
-    query.shifted[j] = view_.shift ? query.whole[j] - view_.shift[j] : query.whole[j];
-    largest = std::max(largest, std::fabs(query.shifted[j]));
-  }
-  router_.set(at.route, query.shifted.data(), largest);
+  const std::size_t d = view_.d;
+  float* __restrict whole = query.whole.data();
+  float* __restrict shifted = query.shifted.data();
+  for (std::size_t j = 0; j < d; ++j) whole[j] = from[j] * scale;
+  if (view_.shift)
+    for (std::size_t j = 0; j < d; ++j) shifted[j] = whole[j] - view_.shift[j];
+  else
+    std::copy(whole, whole + d, shifted);
+  const float largest = largest_size(shifted, d);
+  router_.set(at.route, shifted, largest);
   if (view_.rescore == Rescore::int8) {
-    const float most = std::min(32767.0f, 2147483647.0f / (127.0f * static_cast<float>(view_.d)) - 1);
+    const float most = std::min(32767.0f, 2147483647.0f / (127.0f * static_cast<float>(d)) - 1);
     query.word_unit = largest > 0 ? largest / most : 1;
-    const double to_words = largest > 0 ? static_cast<double>(most) / static_cast<double>(largest) : 1;
-    for (std::size_t j = 0; j < view_.d; ++j)
-      query.words[j] = static_cast<std::int16_t>(std::floor(static_cast<double>(query.shifted[j]) * to_words + 0.5));
+    std::int16_t* __restrict words = query.words.data();
+    const auto write = [&](auto to_words) {
+      using Number = decltype(to_words);
+      for (std::size_t j = 0; j < d; ++j) {  // shifted up, as numbers below 0 are cut off towards it
+        const Number up = static_cast<Number>(shifted[j]) * to_words + Number(32768.5);
+        words[j] = static_cast<std::int16_t>(static_cast<std::int32_t>(up) - 32768);
+      }
+    };
+    if (largest > 0 && largest < tiny)
+      write(static_cast<double>(most) / static_cast<double>(largest));  // which does not fit a float
+    else
+      write(largest > 0 ? most / largest : 1.0f);
   }
   query.squared = kernels_.dot_f32(query.shifted.data(), query.shifted.data(), view_.d);
   query.length = std::sqrt(query.squared);
@@ -171,11 +197,11 @@ std::int64_t Search::units(const Query& query, float base) const {
 
 // Leaves the hits that may be found, in their order; returns how many. Only what passes the threshold of a scan is ever
 // looked up, so that a filter costs little however large it is.
-std::size_t Search::sift(Hit* hits, std::size_t count, const Filter& filter) const {
+std::size_t Search::sift(Hit* hits, std::size_t count, std::uint32_t first, const Filter& filter) const {
   const auto keep = [&](auto allows) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      const bool stays = allows(static_cast<std::uint32_t>(view_.slot_rows[hits[i].slot]));
+      const bool stays = allows(static_cast<std::uint32_t>(view_.slot_rows[first + hits[i].place]));
       hits[kept] = hits[i];
       kept += stays;
     }
@@ -189,10 +215,11 @@ std::size_t Search::sift(Hit* hits, std::size_t count, const Filter& filter) con
   });
 }
 
-void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const Filter& filter) const {
-  if (filter) count = sift(hits, count, filter);
-  for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(view_.slot_rows + hits[i].slot);  // for `rescore`
-  query.candidates.add(hits, count, base);
+void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, std::uint32_t first,
+                       const Filter& filter) const {
+  if (filter) count = sift(hits, count, first, filter);
+  for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(view_.slot_rows + first + hits[i].place);  // for `rescore`
+  query.candidates.add(hits, count, base, first);
 }
 
 void Search::scan(Workspace& at, Query& query, const Filter& filter) const {
@@ -215,11 +242,11 @@ void Search::scan_partition(Workspace& at, Query& query, const Chosen& chosen, c
   if (at.stages) at.stages->scanned += static_cast<double>(left);
   while (left) {
     // Without a threshold every point is a hit: the first points are few.
-    const std::size_t points = query.candidates.bounded() ? left : std::min(left, early);
+    const std::size_t points = std::min(left, query.candidates.bounded() ? Hit::most : early);
     const std::int64_t least = std::clamp<std::int64_t>(query.candidates.threshold() - base, 0, 1 << 20);
     const std::size_t hits =
         kernels_.scan(scan, at_block, points, static_cast<std::uint32_t>(least), at.hits.data(), ahead, last);
-    take_hits(query, at.hits.data(), hits, base, filter);
+    take_hits(query, at.hits.data(), hits, base, static_cast<std::uint32_t>(at_block * block), filter);
     if (at.stages) at.stages->hits += static_cast<double>(hits);
     at_block += points / block;
     ahead += points * view_.rows;

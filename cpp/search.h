@@ -108,7 +108,7 @@ struct Pair {
 struct Workspace {
   Route route;
   std::vector<float> table_floats;
-  std::vector<Hit> hits;
+  std::vector<Hit> hits;  // of up to four queries
   Query query;
   Floor floor, filtered_floor;  // of searches among all points, and among some
   Stages* stages = nullptr;
@@ -155,6 +155,7 @@ class Search {
   std::size_t route(const float* query, std::size_t partitions, std::int32_t* chosen);
 
  private:
+  std::size_t most_hits() const;
   std::unique_ptr<Workspace> borrow();
   void give_back(std::unique_ptr<Workspace> workspace);
   void fit(Query& query) const;
@@ -166,8 +167,9 @@ class Search {
   std::int64_t units(const Query& query, float base) const;
   std::size_t code_bytes(std::uint32_t partition) const;
   const std::uint8_t* codes_of(std::uint32_t partition) const;
-  std::size_t sift(Hit* hits, std::size_t count, const Filter& filter) const;
-  void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, const Filter& filter) const;
+  std::size_t sift(Hit* hits, std::size_t count, std::uint32_t first, const Filter& filter) const;
+  void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, std::uint32_t first,
+                 const Filter& filter) const;
   void scan(Workspace& at, Query& query, const Filter& filter) const;
   void scan_partition(Workspace& at, Query& query, const Chosen& chosen, const Filter& filter,
                       std::uint32_t later) const;

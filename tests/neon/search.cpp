@@ -79,7 +79,7 @@ void compare_centroids(const Kernels& kernels, Journal& journal) {
 
 std::vector<std::uint32_t> numbers_of(const std::vector<Hit>& hits) {
   std::vector<std::uint32_t> numbers;
-  for (const Hit& hit : hits) numbers.insert(numbers.end(), {hit.slot, hit.sum});
+  for (const Hit& hit : hits) numbers.insert(numbers.end(), {hit.place, hit.sum});
   return numbers;
 }
 
