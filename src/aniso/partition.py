@@ -117,6 +117,8 @@ class Routes(NamedTuple):
 
     def assign(self, x: F32, spill: float | None, threads: int) -> Assigned:
         """The nearest assigner of each point, and the one to spill into unless spill is None."""
+        if spill is None and self.groups is None:  # comparing with all of them is faster than a choice in 8 bits
+            return Assigned(nearest(x, self.assigners, threads=threads)[0], None, None)
         firsts = np.empty(len(x), np.int32)
         seconds = None if spill is None else np.empty_like(firsts)
         ratios = None if spill is None else np.empty(len(x), np.float32)
@@ -249,6 +251,8 @@ def _to_bytes(values: NDArray[np.floating]) -> tuple[NDArray[np.int8], F32]:
 
 def _nearest(x: F32, routes: Routes, threads: int) -> tuple[NDArray[np.int32], F32]:
     """The nearest assigner of each point, and the squared distance to it."""
+    if routes.groups is None:
+        return nearest(x, routes.assigners, threads=threads)
     codes = routes.assign(x, None, threads).firsts
     residuals = x - routes.assigners[codes]
     return codes, np.einsum("nd,nd->n", residuals, residuals)
