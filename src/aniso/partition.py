@@ -28,11 +28,11 @@ from aniso.layout import pack_centroids
 from aniso.progress import Progress, silent
 from aniso.workers import spread
 
-__all__ = ["Assigned", "Packed", "Partitions", "train"]
+__all__ = ["Assigned", "Packed", "Partitions", "Rows", "train"]
 
 F32 = NDArray[np.float32]
-_ROWS = 2048  # points looked at together, by one thread
-_WORST = 16  # of them, those farthest from their centroids: where empty partitions may move
+_ROWS = 1024  # points looked at together, by one thread
+_WORST = 8  # of them, those farthest from their centroids: where empty partitions may move
 _COARSE_SAMPLE, _COARSE_POINTS = 25_000, 12  # points that coarse iterations look at: in all, and per partition
 _FINE_ITERATIONS = 3
 _LOSS_STEPS = 6  # of conjugate gradients, for centroids of the score-aware loss: within 1% of the solution
