@@ -226,7 +226,7 @@ void sum_by_code(Array<const float, 2> values, Array<const float, 1> weights, Ar
 }
 
 void sum_by_group(Array<const float, 2> values, Array<const float, 1> weights, Array<const std::int32_t, 1> groups,
-                  Array<double, 2> sums, Array<double, 1> totals, int threads, const std::string& isa) {
+                  Array<double, 2> sums, Array<double, 1> totals, bool add, int threads, const std::string& isa) {
   const Kernels& kernels = kernels_named(isa);
   const std::size_t n = values.shape(0), d = values.shape(1), k = sums.shape(0);
   need(weights.shape(0) == n && groups.shape(0) == n, "weights and groups: one per point");
@@ -235,8 +235,10 @@ void sum_by_group(Array<const float, 2> values, Array<const float, 1> weights, A
   nb::gil_scoped_release release;
   for (std::size_t i = 0; i < n; ++i)
     need(groups.data()[i] >= 0 && static_cast<std::size_t>(groups.data()[i]) < k, "groups must lie in 0 .. k - 1");
-  std::fill_n(sums.data(), sums.size(), 0.0);
-  std::fill_n(totals.data(), totals.size(), 0.0);
+  if (!add) {
+    std::fill_n(sums.data(), sums.size(), 0.0);
+    std::fill_n(totals.data(), totals.size(), 0.0);
+  }
   const SumByGroup a{values.data(), weights.data(), groups.data(), n, d, sums.data(), totals.data()};
   if (k == 0) return;
   spread(k, (k + workers - 1) / workers, workers, 0,
@@ -275,8 +277,9 @@ NB_MODULE(_core, module) {
              "codewords"_a.noconvert(), "starts"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "threads"_a = 1,
              "isa"_a = "", "Weighted sums of each subspace's values over the points that chose each codeword.");
   module.def("sum_by_group", &sum_by_group, "values"_a.noconvert(), "weights"_a.noconvert(), "groups"_a.noconvert(),
-             "sums"_a.noconvert(), "totals"_a.noconvert(), nb::kw_only(), "threads"_a = 1, "isa"_a = "",
-             "Weighted sums of rows by group, and the sum of weights of each group.");
+             "sums"_a.noconvert(), "totals"_a.noconvert(), nb::kw_only(), "add"_a = false, "threads"_a = 1,
+             "isa"_a = "",
+             "Weighted sums of rows by group, and the sum of weights of each; add: to what sums and totals hold.");
   bind_route(module);
   bind_search(module);
   bind_stages(module);

@@ -107,6 +107,18 @@ def test_same_seed_same_index_on_any_number_of_threads() -> None:
     assert not np.array_equal(results[0].ids, results[2].ids)
 
 
+@pytest.mark.parametrize("settings", [{"partitions": 40, "spill": 0}, {"partitions": 1100}, {"rescore": "int8"}])
+@pytest.mark.parametrize("metric", METRICS)
+def test_same_seed_same_file_on_any_number_of_threads(metric: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    """Several blocks of points are on their way at once; what is added later is one block, shared by all threads."""
+    for threads in (1, 2, 5):
+        index = build(clustered(9000), metric=metric, recall=None, rounds=1, threads=threads, **settings)
+        index.add(clustered(1500, seed=1))
+        index.save(tmp_path / str(threads))
+    files = [(tmp_path / str(threads)).read_bytes() for threads in (1, 2, 5)]
+    assert files[0] == files[1] == files[2]
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_adding_in_chunks_is_adding_at_once(metric: str) -> None:
     config = Config(metric=metric, partitions=40)

@@ -400,6 +400,9 @@ def test_sum_by_group(isa: str, n: int, d: int, k: int, threads: int, seed: int,
     tolerance = 0 if whole else 1e-14 * max(n, 1) * 20
     assert_allclose(sums, expected_sums, rtol=0, atol=tolerance)
     assert_allclose(totals, expected_totals, rtol=0, atol=tolerance)
+    _core.sum_by_group(values, weights, groups, sums, totals, add=True, threads=threads, isa=isa)
+    assert_allclose(sums, 2 * expected_sums, rtol=0, atol=2 * tolerance)
+    assert_allclose(totals, 2 * expected_totals, rtol=0, atol=2 * tolerance)
 
 
 def call_all(isa: str, threads: int) -> list[Array]:

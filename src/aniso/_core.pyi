@@ -129,10 +129,11 @@ def sum_by_group(
     sums: NDArray[np.float64],  # (k, d) out
     totals: NDArray[np.float64],  # (k,) out
     *,
+    add: bool = False,
     threads: int = 1,
     isa: str = "",
 ) -> None:
-    """Weighted sums of rows by group, and the sum of weights of each group."""
+    """Weighted sums of rows by group, and the sum of weights of each; add: to what sums and totals hold."""
 
 def make_tables(
     query: NDArray[np.float32],  # (d + 1 + width,) as the search extends it

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from aniso.arrays import as_array
 from aniso.config import SMALL, Config
-from aniso.encoder import Encoder, blocks_of, train_encoder
+from aniso.encoder import ROWS, Choice, Encoder, spread_blocks, train_encoder
 from aniso.errors import check_vectors
 from aniso.ids import IdArray, as_ids, check_unique, in_order
 from aniso.progress import Progress
@@ -26,14 +26,16 @@ _GROWTH = 4  # times the points it was trained for: from there on an index is tr
 _DRIFT = 1.3  # Store.drift, where half of the points are new, from which on it is
 _WASTE = 0.25  # Store.waste from which on a change compacts
 
+Encoded = tuple[NDArray[np.int64], list[Choice], list[NDArray[np.uint8]], float]  # rows, and what Encoder.encode gives
+
 
 def checked(encoder: Encoder, points: ArrayLike) -> NDArray[Any]:
     """Points that may be added: every row is looked at before any is."""
     array = as_array(points, "points")
     if array.ndim != 2:
         check_vectors(array, "points", d=encoder.d)
-    for first, block in blocks_of(array, encoder.d):
-        encoder.check(block, first)
+    for _ in spread_blocks(array, encoder.d, encoder.threads, lambda first, block, _: encoder.check(block, first)):
+        pass
     if array.shape[1] != encoder.d:
         check_vectors(array, "points", d=encoder.d)
     return array
@@ -144,22 +146,26 @@ def _append(
     draft: Store, array: Any, ids: IdArray | None, places: NDArray[np.int64] | None, progress: Progress
 ) -> None:
     """Write points that were checked into a draft: choose all partitions first, so that room is made once."""
-    encoder, count = draft.encoder, len(array)
-    choices = [encoder.choose(block) for _, block in blocks_of(array, encoder.d)]
+    encoder, count, threads = draft.encoder, len(array), draft.encoder.threads
+    choices = list(spread_blocks(array, encoder.d, threads, lambda _, block, share: encoder.choose(block, share)))
     counts = np.zeros(encoder.p, np.int64)
     for chosen in choices:
         for choice in chosen:
             counts += np.bincount(choice.partitions, minlength=encoder.p)
     draft.reserve_slots(counts)
     draft.reserve_rows(count)
-    for chosen, (first, block) in zip(choices, blocks_of(array, encoder.d), strict=True):
-        progress("add", first, count)
-        rows = np.arange(draft.n + first, draft.n + first + len(block))
-        packed, distance = encoder.encode(block, chosen)
+
+    def encode(first: int, block: NDArray[np.float32], share: int) -> Encoded:
+        if draft.points is not None:
+            draft.points[draft.n + first : draft.n + first + len(block)] = encoder.copy(block)
+        chosen = choices[first // ROWS]
+        packed, distance = encoder.encode(block, chosen, share)
+        return np.arange(draft.n + first, draft.n + first + len(block)), chosen, packed, distance
+
+    for rows, chosen, packed, distance in spread_blocks(array, encoder.d, threads, encode):
+        progress("add", int(rows[0]) - draft.n, count)
         for choice, codes in zip(chosen, packed, strict=True):
             draft.put(rows[choice.rows], choice.partitions, codes)
-        if draft.points is not None:
-            draft.points[rows[0] : rows[-1] + 1] = encoder.copy(block)
         draft.distance += distance
     draft.added += count
     draft.use_rows(count, ids, places)

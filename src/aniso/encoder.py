@@ -6,27 +6,31 @@ An Encoder never changes. Points go in, a block of rows at a time; where the res
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aniso import _core
 from aniso.config import Config
 from aniso.errors import LEAST_NORM, check_vectors
 from aniso.kmeans import directions
 from aniso.layout import pack_bytes, pack_nibbles
 from aniso.loss import Threshold
-from aniso.partition import Partitions, train
+from aniso.partition import Partitions, Rows, train
 from aniso.progress import Progress
 from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
+from aniso.workers import spread
 
-__all__ = ["ROWS", "Choice", "Encoder", "blocks_of", "check_all", "train_encoder"]
+__all__ = ["ROWS", "Choice", "Encoder", "check_all", "spread_blocks", "train_encoder"]
 
 F32 = NDArray[np.float32]
-ROWS = 4096  # points handled in one step: bounds the memory that a step needs, and how long an interrupt waits
+Result = TypeVar("Result")
+ROWS = 1024  # points that a thread handles in one step: bounds its memory, and how long an interrupt waits
 
 _GROUP = 10  # subspaces whose table entries add up within 8 bits
 _LEAST_HALF = 1e-3  # the largest value of points that float16 is to hold as exactly as others
@@ -78,16 +82,21 @@ class Encoder:
         """Points or queries as centroids and codes see them: of norm 1 for cosine, shifted for l2."""
         return _prepare(vectors, self.config.metric, self.shift)
 
-    def choose(self, points: F32) -> list[Choice]:
+    @property
+    def threads(self) -> int:
+        """How many threads points are added with."""
+        return self.partitions.threads
+
+    def choose(self, points: F32, threads: int) -> list[Choice]:
         """The partition of each point of a block, and the second one of those that spill."""
-        firsts, seconds, ratios = self.partitions.assign(self.prepare(points), self.config.spill or None)
+        firsts, seconds, ratios = self.partitions.assign(self.prepare(points), self.config.spill or None, threads)
         choices = [Choice(slice(None), firsts)]
         if seconds is not None and ratios is not None:
             spilled = np.flatnonzero(ratios <= np.float32(self.spill_limit)).astype(np.int16)
             choices.append(Choice(spilled, seconds[spilled]))
         return choices
 
-    def encode(self, points: F32, choices: list[Choice]) -> tuple[list[NDArray[np.uint8]], float]:
+    def encode(self, points: F32, choices: list[Choice], threads: int) -> tuple[list[NDArray[np.uint8]], float]:
         """The bytes (n, code_bytes) of points in each of their partitions; the sum of squares that the first leaves."""
         whole = self.prepare(points)
         packed, total = [], None
@@ -97,7 +106,7 @@ class Encoder:
             penalty = np.full(len(x), self._eta - 1.0, np.float32)
             if total is None:
                 total = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64))
-            codes = self.books.encode(residuals, x, penalty, scaled=False, sweeps=10)
+            codes = self.books.encode(residuals, x, penalty, scaled=False, sweeps=10, threads=threads)
             if self.config.metric == "l2":
                 biases = (_biases(x, self.partitions, choice) - self.bias_low) / self.bias_step
                 level = np.clip(np.rint(biases), 0, 255).astype(np.uint8)
@@ -211,34 +220,38 @@ def train_encoder(
         progress=progress,
     )
     chosen = np.sort(rng.permutation(sample)[:_CODE_SAMPLE])
-    x = rows(chosen)
-    firsts, _, ratios = partitions.assign(x, config.spill or None)
-    residuals = x - partitions.centroids[firsts]
-    books = _train_codebooks(residuals, x, config, rng, threads, progress)
+    residuals, units, ratios, biases = _look(rows, chosen, d, partitions, config, threads)
+    _core.release_memory()  # of the partitions: what they leave is of no use to the codebooks
+    books = _train_codebooks(residuals, units, config, rng, threads, progress)
     low, step = 0.0, 1.0
     if config.metric == "l2":
-        biases = _biases(x, partitions, firsts)
         low, step = float(biases.min()), max(float(np.ptp(biases)) / 255, 1e-30)
-    limit = 0.0 if ratios is None else float(np.sort(ratios)[math.ceil(config.spill_share * len(x)) - 1])
+    limit = float(np.sort(ratios)[math.ceil(config.spill_share * len(chosen)) - 1])
     if config.spill_share == 1:
         limit = float(np.finfo(np.float32).max)  # also for points unlike these
-    distance = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64) / len(x))
+    distance = float(np.einsum("nd,nd->", residuals, residuals, dtype=np.float64) / len(chosen))
     automatic, biased = wish.partitions is None, config.metric == "l2"
+    del residuals, units
+    _core.release_memory()  # before the index takes its own
     return Encoder(config, d, partitions, books, shift, low, step, limit, distance, automatic, n, biased)
 
 
-def blocks_of(array: Any, d: int) -> Iterator[tuple[int, F32]]:
-    """The rows of an array a block at a time, ready for arithmetic, each with the number of its first row."""
-    for first in range(0, len(array), ROWS):
-        yield first, check_vectors(array[first : first + ROWS], "points", d=d, first_row=first, small=True)
+def spread_blocks(array: Any, d: int, threads: int, work: Callable[[int, F32, int], Result]) -> Iterator[Result]:
+    """work(first row, block, threads) of the rows of an array, a block at a time, ready for arithmetic; in order."""
+
+    def of_block(first: int, share: int) -> Result:
+        block = check_vectors(array[first : first + ROWS], "points", d=d, first_row=first, small=True)
+        return work(first, block, share)
+
+    return spread(of_block, range(0, len(array), ROWS), threads)
 
 
-def check_all(array: Any, config: Config) -> int:
+def check_all(array: Any, config: Config, threads: int) -> int:
     """Check every row, a block at a time, so that nothing large is copied; how many dimensions there are."""
     if array.ndim != 2 or not len(array):
         check_vectors(array, "points", rows=1)
     d = int(array.shape[1])
-    largest = max(float(np.abs(block).max()) for _, block in blocks_of(array, d))
+    largest = max(spread_blocks(array, d, threads, lambda first, block, share: float(np.abs(block).max())))
     if 0 < largest < LEAST_NORM:
         check_vectors(array, "points")
     if config.rescore == "float16" and config.metric != "cosine" and 0 < largest < _LEAST_HALF:
@@ -291,17 +304,39 @@ def _to_int8(x: F32, biased: bool) -> NDArray[np.int8]:
     return pack_bytes(values, scales, biases)
 
 
+def _look(
+    rows: Rows, chosen: NDArray[np.int64], d: int, partitions: Partitions, config: Config, threads: int
+) -> tuple[F32, F32, F32, NDArray[np.float64]]:
+    """What partitions leave of the chosen rows, the directions of these, their ratios (spill) and biases (l2)."""
+    residuals, units = np.empty((2, len(chosen), d), np.float32)
+    ratios, biases = np.zeros(len(chosen), np.float32), np.zeros(len(chosen))
+    centroids = partitions.centroids
+
+    def look(first: int, share: int) -> None:
+        block = slice(first, first + ROWS)
+        x = rows(chosen[block])
+        firsts, _, found = partitions.assign(x, config.spill or None, share)
+        residuals[block] = x - centroids[firsts]
+        units[block] = x if config.metric == "cosine" else directions(x)
+        if found is not None:
+            ratios[block] = found
+        if config.metric == "l2":
+            biases[block] = _biases(x, partitions, firsts)
+
+    deque(spread(look, range(0, len(chosen), ROWS), threads), maxlen=0)
+    return residuals, units, ratios, biases
+
+
 def _train_codebooks(
-    residuals: F32, x: F32, config: Config, rng: np.random.Generator, threads: int, progress: Progress
+    residuals: F32, units: F32, config: Config, rng: np.random.Generator, threads: int, progress: Progress
 ) -> Codebooks:
-    """Codebooks of the residuals under the score-aware loss of the points themselves."""
+    """Codebooks of the residuals under the score-aware loss of the points themselves, whose directions are units."""
     books = start_codebooks(residuals, config.subspaces or 1, 16, rng=rng, iterations=10, threads=threads)
-    penalty = np.full(len(x), _eta(config.threshold, x.shape[1]) - 1.0, np.float32)
-    units = x if config.metric == "cosine" else directions(x)
-    ones, codes = np.ones(len(x)), None
+    penalty = np.full(len(units), _eta(config.threshold, units.shape[1]) - 1.0, np.float32)
+    ones, codes = np.ones(len(units)), None
     for number in range(config.rounds):
         progress("codebooks", number, config.rounds)
-        codes = books.encode(residuals, x, penalty, scaled=False, sweeps=10, start=codes)
+        codes = books.encode(residuals, units, penalty, scaled=False, sweeps=10, start=codes)
         books = fit_codewords(books, codes, residuals, units, penalty.astype(np.float64), ones)
     progress("codebooks", config.rounds, config.rounds)
     return books

@@ -76,8 +76,8 @@ class Index:
     ) -> Index:
         """An empty index whose partitions and codebooks suit points like these; n points are expected in all."""
         array = as_array(points, "points")
-        d = check_all(array, config)
         workers = check_threads(threads)
+        d = check_all(array, config, workers)
         expected = len(array) if n is None else check_count(n, "n")
         return cls(Store(train_encoder(array, expected, config, d, workers, progress)), workers)
 
@@ -429,9 +429,9 @@ def build(
             raise TypeError("memory= was given with rescore=; needed: the one or the other")
         if array.ndim == 2:
             config = fit_memory(config, memory, *array.shape)
-    d = check_all(array, config)
-    asked = None if queries is None else check_vectors(queries, "queries", d=d, rows=1)
     workers = check_threads(threads)
+    d = check_all(array, config, workers)
+    asked = None if queries is None else check_vectors(queries, "queries", d=d, rows=1)
     hidden = hold_out(0 if target is None or asked is not None else len(array), config.seed)
     encoder = train_encoder(array, len(array), config, d, workers, progress, hidden)
     index = Index(Store(encoder), workers)

@@ -16,8 +16,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,13 @@ from aniso import _core
 from aniso.kmeans import directions, kmeans, nearest, refill_empty
 from aniso.layout import pack_centroids
 from aniso.progress import Progress, silent
+from aniso.workers import spread
 
-__all__ = ["Assigned", "Packed", "Partitions", "train"]
+__all__ = ["Assigned", "Packed", "Partitions", "Rows", "train"]
 
 F32 = NDArray[np.float32]
-_ROWS = 4096  # points looked at together
+_ROWS = 1024  # points looked at together, by one thread
+_WORST = 8  # of them, those farthest from their centroids: where empty partitions may move
 _COARSE_SAMPLE, _COARSE_POINTS = 25_000, 12  # points that coarse iterations look at: in all, and per partition
 _FINE_ITERATIONS = 3
 _LOSS_STEPS = 6  # of conjugate gradients, for centroids of the score-aware loss: within 1% of the solution
@@ -42,6 +44,7 @@ _PACKED = 256  # centroids looked at together when they are packed
 _GROUPED = 1024  # partitions from which on they are grouped: for fewer, scoring all is as fast
 
 Rows = Callable[[NDArray[np.int64]], F32]  # the points of some row numbers, ready for arithmetic
+Looked = tuple[F32, NDArray[np.int32], NDArray[Any]]  # points, their partitions, and their costs or norms
 
 
 class Assigned(NamedTuple):
@@ -78,9 +81,10 @@ class Partitions:
         """The centroids that residuals are taken from, (p, d)."""
         return self.bytes * self.scales[:, None]
 
-    def assign(self, points: F32, spill: float | None = None) -> Assigned:
+    def assign(self, points: F32, spill: float | None = None, threads: int | None = None) -> Assigned:
         """The partition of each point and, unless spill is None, a second one (SOAR)."""
-        return self._routes.assign(points if self.l2 or self.unit else directions(points), spill, self.threads)
+        x = points if self.l2 or self.unit else directions(points)
+        return self._routes.assign(x, spill, self.threads if threads is None else threads)
 
     @cached_property
     def _routes(self) -> Routes:
@@ -117,6 +121,8 @@ class Routes(NamedTuple):
 
     def assign(self, x: F32, spill: float | None, threads: int) -> Assigned:
         """The nearest assigner of each point, and the one to spill into unless spill is None."""
+        if spill is None and self.groups is None:  # comparing with all of them is faster than a choice in 8 bits
+            return Assigned(nearest(x, self.assigners, threads=threads)[0], None, None)
         firsts = np.empty(len(x), np.int32)
         seconds = None if spill is None else np.empty_like(firsts)
         ratios = None if spill is None else np.empty(len(x), np.float32)
@@ -197,6 +203,15 @@ def train(
         x = rows(block)
         return x if l2 or unit else directions(x)
 
+    def look(assigners: F32, routes: Routes | None, block: NDArray[np.int64], share: int) -> Looked:
+        x = ready(block)
+        return x, *_nearest(x, assigners, routes, share)
+
+    def place(routes: Routes, block: NDArray[np.int64], share: int) -> Looked:
+        x = rows(block)
+        firsts = routes.assign(x if l2 or unit else directions(x), None, share).firsts
+        return x, firsts, np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))
+
     part = sample[:: max(1, len(sample) // max(_COARSE_SAMPLE, _COARSE_POINTS * p))]
     assigners = ready(np.sort(rng.choice(sample, p, replace=False)))
     coarse = max(0, iterations - _FINE_ITERATIONS)
@@ -206,11 +221,10 @@ def train(
             assigners = assigners[_in_groups(assigners, rng)]
         sums, totals, worst = np.zeros(assigners.shape), np.zeros(p), []
         routes = Routes.to(assigners, l2) if iteration >= coarse else None
-        for block in blocks(sample if routes else part):
-            x = ready(block)
-            codes, costs = _nearest(x, routes, threads) if routes else nearest(x, assigners, threads=threads)
-            _add_sums(x, codes, sums, totals, threads)
-            far = np.argsort(-costs, kind="stable")[:32]
+        seen = blocks(sample if routes else part)
+        for x, codes, costs in spread(partial(look, assigners, routes), seen, threads):
+            _add_sums(x, codes, sums, totals)
+            far = np.argpartition(-costs, min(_WORST, len(x)) - 1)[:_WORST]
             worst.append((costs[far], x[far]))
         assigners = _means(sums, totals, assigners, l2)
         costs, candidates = np.concatenate([c for c, _ in worst]), np.concatenate([x for _, x in worst])
@@ -222,12 +236,10 @@ def train(
     sums, totals = np.zeros(assigners.shape), np.zeros(p)
     all_codes, all_norms = [], []
     routes = Routes.to(assigners, l2)
-    for block in blocks(sample):
-        x = rows(block)
-        codes = routes.assign(x if l2 or unit else directions(x), None, threads).firsts
-        _add_sums(x, codes, sums, totals, threads)
+    for x, codes, norms in spread(partial(place, routes), blocks(sample), threads):
+        _add_sums(x, codes, sums, totals)
         all_codes.append(codes)
-        all_norms.append(np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64)))
+        all_norms.append(norms)
     means = np.where(totals[:, None] > 0, sums / np.maximum(totals, 1)[:, None], assigners)
     if eta > 1:
         units = (directions(rows(block)) for block in itertools.cycle(blocks(sample)))
@@ -247,10 +259,12 @@ def _to_bytes(values: NDArray[np.floating]) -> tuple[NDArray[np.int8], F32]:
     return np.rint(values / scales[:, None]).astype(np.int8), scales
 
 
-def _nearest(x: F32, routes: Routes, threads: int) -> tuple[NDArray[np.int32], F32]:
-    """The nearest assigner of each point, and the squared distance to it."""
+def _nearest(x: F32, assigners: F32, routes: Routes | None, threads: int) -> tuple[NDArray[np.int32], F32]:
+    """The nearest assigner of each point, by way of groups where there are routes with some; the squared distances."""
+    if routes is None or routes.groups is None:
+        return nearest(x, assigners, threads=threads)
     codes = routes.assign(x, None, threads).firsts
-    residuals = x - routes.assigners[codes]
+    residuals = x - assigners[codes]
     return codes, np.einsum("nd,nd->n", residuals, residuals)
 
 
@@ -275,13 +289,8 @@ def _in_groups(assigners: F32, rng: np.random.Generator) -> NDArray[np.int64]:
     return np.concatenate(done)
 
 
-def _add_sums(
-    x: F32, codes: NDArray[np.int32], sums: NDArray[np.float64], totals: NDArray[np.float64], threads: int
-) -> None:
-    part, count = np.empty_like(sums), np.empty_like(totals)
-    _core.sum_by_group(x, np.ones(len(x), np.float32), codes, part, count, threads=threads)
-    sums += part
-    totals += count
+def _add_sums(x: F32, codes: NDArray[np.int32], sums: NDArray[np.float64], totals: NDArray[np.float64]) -> None:
+    _core.sum_by_group(x, np.ones(len(x), np.float32), codes, sums, totals, add=True)
 
 
 def _means(sums: NDArray[np.float64], totals: NDArray[np.float64], before: F32, l2: bool) -> F32:

@@ -106,6 +106,7 @@ def measure_curve(
     ks = sorted({min(k, store.count - (len(own) > 0)) for k in _KS})
     progress("tune", 0, 3)
     truth = exact_rows(store, asked, own, ks[-1], rows, threads)
+    _core.release_memory()
     progress("tune", 1, 3)
     store.share_out(learn_effort(store, asked, truth))
     _core.release_memory()

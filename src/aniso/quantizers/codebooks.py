@@ -45,6 +45,7 @@ class Codebooks:
         scaled: bool,
         sweeps: int,
         start: Codes | None = None,
+        threads: int | None = None,
     ) -> Codes:
         """Codes (n, m) by coordinate descent, from the nearest codewords or from the codes given as start.
 
@@ -62,7 +63,7 @@ class Codebooks:
             scaled=scaled,
             warm=start is not None,
             sweeps=sweeps,
-            threads=self.threads,
+            threads=self.threads if threads is None else threads,
         )
         return codes
 
