@@ -17,6 +17,7 @@ from aniso.encoder import Encoder, blocks_of, train_encoder
 from aniso.errors import check_vectors
 from aniso.ids import IdArray, as_ids, check_unique, in_order
 from aniso.progress import Progress
+from aniso.spill import choose
 from aniso.store import Store
 from aniso.tune import hold_out
 
@@ -145,7 +146,9 @@ def _append(
 ) -> None:
     """Write points that were checked into a draft: choose all partitions first, so that room is made once."""
     encoder, count = draft.encoder, len(array)
-    choices = [encoder.choose(block) for _, block in blocks_of(array, encoder.d)]
+    assigned = [encoder.assign(block) for _, block in blocks_of(array, encoder.d)]
+    choices = choose(assigned, encoder.p, encoder.spill_limit, fill=not draft.n)
+    del assigned
     counts = np.zeros(encoder.p, np.int64)
     for chosen in choices:
         for choice in chosen:

@@ -19,7 +19,7 @@ from aniso.errors import LEAST_NORM, check_vectors
 from aniso.kmeans import directions
 from aniso.layout import pack_bytes, pack_nibbles
 from aniso.loss import Threshold
-from aniso.partition import Partitions, train
+from aniso.partition import Assigned, Partitions, train
 from aniso.progress import Progress
 from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
 
@@ -78,14 +78,9 @@ class Encoder:
         """Points or queries as centroids and codes see them: of norm 1 for cosine, shifted for l2."""
         return _prepare(vectors, self.config.metric, self.shift)
 
-    def choose(self, points: F32) -> list[Choice]:
-        """The partition of each point of a block, and the second one of those that spill."""
-        firsts, seconds, ratios = self.partitions.assign(self.prepare(points), self.config.spill or None)
-        choices = [Choice(slice(None), firsts)]
-        if seconds is not None and ratios is not None:
-            spilled = np.flatnonzero(ratios <= np.float32(self.spill_limit)).astype(np.int16)
-            choices.append(Choice(spilled, seconds[spilled]))
-        return choices
+    def assign(self, points: F32) -> Assigned:
+        """The partition of each point of a block, and the second one if points spill."""
+        return self.partitions.assign(self.prepare(points), self.config.spill or None)
 
     def encode(self, points: F32, choices: list[Choice]) -> tuple[list[NDArray[np.uint8]], float]:
         """The bytes (n, code_bytes) of points in each of their partitions; the sum of squares that the first leaves."""
