@@ -51,7 +51,7 @@ def test_points_added_one_by_one_are_found_at_once(metric: str) -> None:
 @pytest.mark.parametrize("spill", [0.0, 1.0])
 @pytest.mark.parametrize("rescore", RESCORES)
 def test_growing_from_a_few_points(rescore: str, spill: float) -> None:
-    # All points spill: which do otherwise depends on those they are added with, and without a copy that shows in scores.
+    # All points spill: else it depends on those added together which do, and without a copy that shows in scores.
     config = Config(metric="dot", partitions=P, rescore=rescore, spill=spill, spill_share=1)
     index = Index.train(POINTS, config)
     index.add(POINTS[:1])

@@ -50,7 +50,7 @@ class Config:
     rounds: int = 3
     seed: int = 0
     centroid_threshold: float = 0.0
-    spill_share: float = 0.5
+    spill_share: float = 0.44
 
     def __post_init__(self) -> None:
         """Check every setting, and write it in one way: 0 and 0.0, or a NumPy number, make the same file."""

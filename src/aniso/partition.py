@@ -5,7 +5,8 @@ searches them in the order of <q, c/|c|> times a large norm of their points (for
 are cells of plain k-means, searched in the order of their distance.
 
 Centroids are stored in 8 bits, and what is stored is what they are: residuals are taken from the stored centroid, so
-that its score plus that of the residual's code loses nothing to the rounding. Points are assigned by what is stored, too.
+that its score plus that of the residual's code loses nothing to the rounding. Points are assigned by what is stored
+too.
 
 Many partitions are grouped: a query scores the groups first, then only the partitions of the nearest groups. Partitions
 are numbered so that 8 in a row are a group.
@@ -245,7 +246,9 @@ def train(
     large = _quantiles(norms, codes, p)
     # A centroid of the score-aware loss is no mean, and one of 0 has no direction.
     follow = l2 or (eta == 1 and bool(values.any(axis=1).all()))
-    return Partitions(l2, None if follow else assigners, values, scales, large, halves.astype(np.float32), unit, threads)
+    return Partitions(
+        l2, None if follow else assigners, values, scales, large, halves.astype(np.float32), unit, threads
+    )
 
 
 def _to_bytes(values: NDArray[np.floating]) -> tuple[NDArray[np.int8], F32]:

@@ -32,11 +32,10 @@ def choose(assigned: list[Assigned], p: int, limit: float, fill: bool) -> list[l
         counts = np.bincount(seconds, minlength=p)
         places = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
         spills[order] = places < np.repeat(most, counts)
-    first = 0
-    for chosen, (_, others, _) in zip(choices, assigned, strict=True):
-        rows = np.flatnonzero(spills[first : first + len(others)]).astype(np.int16)
+    ends = np.cumsum([len(part.firsts) for part in assigned])[:-1]
+    for chosen, spilled, others in zip(choices, np.split(spills, ends), np.split(seconds, ends), strict=True):
+        rows = np.flatnonzero(spilled).astype(np.int16)
         chosen.append(Choice(rows, others[rows]))
-        first += len(others)
     return choices
 
 
