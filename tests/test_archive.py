@@ -28,7 +28,7 @@ def made(**settings: Any) -> aniso.Index:
 
 
 def changed(**settings: Any) -> aniso.Index:
-    index = made(ids=NAMES, **settings)
+    index = made(ids=NAMES, **{"spill_share": 1, **settings})  # not so full that a few new points compact it
     index.update(POINTS[:30] + 1, NAMES[:30])
     index.remove(NAMES[40:50])
     return index
