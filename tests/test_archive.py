@@ -28,7 +28,7 @@ def made(**settings: Any) -> aniso.Index:
 
 
 def changed(**settings: Any) -> aniso.Index:
-    index = made(ids=NAMES, **settings)
+    index = made(ids=NAMES, **{"spill_share": 1, **settings})  # not so full that a few new points compact it
     index.update(POINTS[:30] + 1, NAMES[:30])
     index.remove(NAMES[40:50])
     return index
@@ -119,6 +119,48 @@ def test_a_file_with_biases_that_nobody_reads_opens(tmp_path: Path, metric: str)
     assert open_file(tmp_path / "d").arrays["points"].shape == (350, 16)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_file_with_assigners_keeps_them(tmp_path: Path, metric: str) -> None:
+    """As earlier versions wrote it: points are assigned by float32 vectors that do not follow from the centroids."""
+    made(metric=metric).save(tmp_path / "a")
+    opened = open_file(tmp_path / "a")
+    assert "assigners" not in opened.arrays
+    turned = np.roll(aniso.open(tmp_path / "a")._store.encoder.partitions.assigners, 1, axis=0)
+    save(tmp_path / "b", opened.header, {**opened.arrays, "assigners": turned})
+    old = aniso.open(tmp_path / "b", verify=True)
+    old.save(tmp_path / "c")
+    assert (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+    before = old._store.sizes.copy()
+    new = aniso.open(tmp_path / "a")
+    old.add(POINTS[:100])
+    new.add(POINTS[:100])
+    assert_array_equal(old._store.sizes - before, np.roll(new._store.sizes - before, 1))
+    old.rebalance()
+    old.save(tmp_path / "d")
+    assert "assigners" not in open_file(tmp_path / "d").arrays
+
+
+@pytest.mark.parametrize("damage", [None, np.ones((12, 10)), np.ones((11, 10), np.float32)])
+def test_assigners_of_score_aware_centroids_are_needed(tmp_path: Path, damage: NDArray[Any] | None) -> None:
+    made(metric="dot", centroid_threshold=0.2).save(tmp_path / "a")
+    opened = open_file(tmp_path / "a")
+    arrays = {name: array for name, array in opened.arrays.items() if name != "assigners"}
+    save(tmp_path / "b", opened.header, arrays if damage is None else {**arrays, "assigners": damage})
+    with pytest.raises(aniso.FormatError, match="'assigners'"):
+        aniso.open(tmp_path / "b")
+
+
+def test_assigners_are_kept_where_a_centroid_has_no_direction(tmp_path: Path) -> None:
+    points = np.concatenate([POINTS, np.zeros((300, 10), np.float32)])
+    index = aniso.build(points, metric="dot", partitions=40)
+    partitions = index._store.encoder.partitions
+    assert (partitions.kept is None) == bool(partitions.bytes.any(axis=1).all())
+    assert_array_equal(np.linalg.norm(partitions.assigners, axis=1) > 0.99, True)
+    index.save(tmp_path / "a")
+    found = aniso.open(tmp_path / "a").search(QUERIES, 5)
+    assert_array_equal(found.ids, index.search(QUERIES, 5).ids)
+
+
 def test_a_file_read_into_memory_is_not_needed_any_more(tmp_path: Path) -> None:
     index = changed()
     index.save(tmp_path / "a")
@@ -195,11 +237,11 @@ DAMAGES: dict[str, Any] = {
     "threshold": damage_header("config.threshold", 7),
     **{
         f"without {name}": damage_array(name, lambda array: None)
-        for name in ("assigners", "codes", "codewords", "live", "points", "room", "shift", "sizes", "slot_rows")
+        for name in ("codes", "codewords", "live", "points", "room", "shift", "sizes", "slot_rows")
     },
     **{
         f"{name} of another dtype": damage_array(name, lambda array: array.astype(np.int16))
-        for name in ("assigners", "centroid_bytes", "codes", "first_blocks", "live", "names_offsets", "norms", "starts")
+        for name in ("centroid_bytes", "codes", "first_blocks", "live", "names_offsets", "norms", "starts")
     },
     **{
         f"{name} too short": damage_array(name, lambda array: array[:-1])

@@ -92,7 +92,7 @@ def _parts(store: Store) -> Parts:
     }
     n, blocks = store.n, store.blocks
     arrays: dict[str, NDArray[Any] | None] = {
-        "assigners": partitions.assigners,
+        "assigners": partitions.kept,
         "centroid_bytes": partitions.bytes,
         "centroid_scales": partitions.scales,
         "codes": store.codes[:blocks],
@@ -138,7 +138,7 @@ def from_parts(header: dict[str, Any], arrays: dict[str, NDArray[Any]], threads:
     reader.need(l2 or "shift" not in arrays, "metric", config.metric, "l2 where there is an array 'shift'")
     partitions = Partitions(
         l2,
-        reader.finite("assigners", (p, d)),
+        reader.finite("assigners", (p, d)) if config.centroid_threshold or "assigners" in arrays else None,
         reader.array("centroid_bytes", np.int8, (p, d)),
         reader.finite("centroid_scales", (p,)),
         reader.finite("norms", (p,)),

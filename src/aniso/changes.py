@@ -17,6 +17,7 @@ from aniso.encoder import ROWS, Choice, Encoder, spread_blocks, train_encoder
 from aniso.errors import check_vectors
 from aniso.ids import IdArray, as_ids, check_unique, in_order
 from aniso.progress import Progress
+from aniso.spill import choose
 from aniso.store import Store
 from aniso.tune import hold_out
 
@@ -147,7 +148,9 @@ def _append(
 ) -> None:
     """Write points that were checked into a draft: choose all partitions first, so that room is made once."""
     encoder, count, threads = draft.encoder, len(array), draft.encoder.threads
-    choices = list(spread_blocks(array, encoder.d, threads, lambda _, block, share: encoder.choose(block, share)))
+    assigned = list(spread_blocks(array, encoder.d, threads, lambda _, block, share: encoder.assign(block, share)))
+    choices = choose(assigned, encoder.p, encoder.spill_limit, fill=not draft.n)
+    del assigned
     counts = np.zeros(encoder.p, np.int64)
     for chosen in choices:
         for choice in chosen:

@@ -24,7 +24,8 @@ class Config:
     metric       "dot", "cosine" or "l2"
     partitions   how many partitions the points are divided into
     spill        the strength (lambda) of a second partition for points (SOAR), or 0 for none
-    spill_share  the share of the points that get a second partition: those for which it costs least beside the first
+    spill_share  about the share of the points that get a second partition: those for which it costs least beside the
+                 first, as many as fill blocks
     subspaces    4-bit codes per point; by default one for every 2 dimensions
     threshold    T of the score-aware loss, relative to the norm of a point: scores below T |x| do not count
     rescore      the copy of the points that final scores are computed from: "float32" gives exact scores, "float16" and
@@ -49,7 +50,7 @@ class Config:
     rounds: int = 3
     seed: int = 0
     centroid_threshold: float = 0.0
-    spill_share: float = 0.6
+    spill_share: float = 0.44
 
     def __post_init__(self) -> None:
         """Check every setting, and write it in one way: 0 and 0.0, or a NumPy number, make the same file."""

@@ -21,7 +21,7 @@ from aniso.errors import LEAST_NORM, check_vectors
 from aniso.kmeans import directions
 from aniso.layout import pack_bytes, pack_nibbles
 from aniso.loss import Threshold
-from aniso.partition import Partitions, Rows, train
+from aniso.partition import Assigned, Partitions, Rows, train
 from aniso.progress import Progress
 from aniso.quantizers.codebooks import Codebooks, fit_codewords, start_codebooks
 from aniso.workers import spread
@@ -87,14 +87,9 @@ class Encoder:
         """How many threads points are added with."""
         return self.partitions.threads
 
-    def choose(self, points: F32, threads: int) -> list[Choice]:
-        """The partition of each point of a block, and the second one of those that spill."""
-        firsts, seconds, ratios = self.partitions.assign(self.prepare(points), self.config.spill or None, threads)
-        choices = [Choice(slice(None), firsts)]
-        if seconds is not None and ratios is not None:
-            spilled = np.flatnonzero(ratios <= np.float32(self.spill_limit)).astype(np.int16)
-            choices.append(Choice(spilled, seconds[spilled]))
-        return choices
+    def assign(self, points: F32, threads: int) -> Assigned:
+        """The partition of each point of a block, and the second one if points spill."""
+        return self.partitions.assign(self.prepare(points), self.config.spill or None, threads)
 
     def encode(self, points: F32, choices: list[Choice], threads: int) -> tuple[list[NDArray[np.uint8]], float]:
         """The bytes (n, code_bytes) of points in each of their partitions; the sum of squares that the first leaves."""

@@ -5,7 +5,8 @@ searches them in the order of <q, c/|c|> times a large norm of their points (for
 are cells of plain k-means, searched in the order of their distance.
 
 Centroids are stored in 8 bits, and what is stored is what they are: residuals are taken from the stored centroid, so
-that its score plus that of the residual's code loses nothing to the rounding.
+that its score plus that of the residual's code loses nothing to the rounding. Points are assigned by what is stored
+too.
 
 Many partitions are grouped: a query scores the groups first, then only the partitions of the nearest groups. Partitions
 are numbered so that 8 in a row are a group.
@@ -68,7 +69,7 @@ class Partitions:
     """Trained partitions."""
 
     l2: bool
-    assigners: F32  # (p, d) what points are assigned by: unit vectors, or means for l2
+    kept: F32 | None  # (p, d) assigners, where they do not follow from the centroids
     bytes: NDArray[np.int8]  # (p, d) the centroids, in units of scales
     scales: F32  # (p,)
     norms: F32  # (p,) a large norm of the points of each partition
@@ -80,6 +81,13 @@ class Partitions:
     def centroids(self) -> F32:
         """The centroids that residuals are taken from, (p, d)."""
         return self.bytes * self.scales[:, None]
+
+    @property
+    def assigners(self) -> F32:
+        """What points are assigned by, (p, d): the directions of the centroids, or for l2 the centroids."""
+        if self.kept is not None:
+            return self.kept
+        return self.centroids if self.l2 else directions(self.centroids)
 
     def assign(self, points: F32, spill: float | None = None, threads: int | None = None) -> Assigned:
         """The partition of each point and, unless spill is None, a second one (SOAR)."""
@@ -248,7 +256,11 @@ def train(
     norms, codes = np.concatenate(all_norms), np.concatenate(all_codes)
     halves = np.bincount(codes, norms**2 / 2, p) / np.maximum(np.bincount(codes, minlength=p), 1)
     large = _quantiles(norms, codes, p)
-    return Partitions(l2, assigners, values, scales, large, halves.astype(np.float32), unit, threads)
+    # A centroid of the score-aware loss is no mean, and one of 0 has no direction.
+    follow = l2 or (eta == 1 and bool(values.any(axis=1).all()))
+    return Partitions(
+        l2, None if follow else assigners, values, scales, large, halves.astype(np.float32), unit, threads
+    )
 
 
 def _to_bytes(values: NDArray[np.floating]) -> tuple[NDArray[np.int8], F32]:

@@ -31,6 +31,7 @@ __all__ = ["Closed", "Store"]
 # How much longer new arrays are than needed, so that their rows are copied rarely. Blocks run out sooner, because a
 # partition that moves leaves its old ones behind; an index is compacted before they fill this room.
 _ROW_ROOM, _BLOCK_ROOM = 1.5, 3.0
+_FEW_BLOCKS = 8  # in a partition, on average, up to which compacting leaves it room to grow
 
 
 class Lookup(dict[Any, int]):
@@ -418,12 +419,16 @@ class Store:
 
     @property
     def waste(self) -> float:
-        """The share of rows that are removed, or 2/5 of that of blocks left behind by moves, whichever is more.
+        """The share of rows that are removed, or a part of the share of blocks that hold nothing, whichever is more.
 
-        Partitions that grow by half each time leave up to 2/3 behind: to compact sooner would make them move again.
+        2/5 of those left behind by moves: partitions that grow by half each time leave up to 2/3 behind, and to compact
+        sooner would make them move again. Where partitions are of a few blocks, half of all that hold nothing: there
+        the slots that compacting leaves free in last blocks last for a while.
         """
-        left = 1 - float(self.room.sum()) / max(self.blocks, 1)
-        return max(1 - self.count / max(self.n, 1), 0.4 * left)
+        blocks, used = max(self.blocks, 1), int((-(-self.sizes // BLOCK)).sum())
+        left = 0.4 * (1 - float(self.room.sum()) / blocks)
+        empty = 0.5 * (1 - used / blocks) if used <= _FEW_BLOCKS * len(self.sizes) else 0.0
+        return max(1 - self.count / max(self.n, 1), left, empty)
 
 
 def _grown(array: NDArray[Any], used: int, needed: int, room: float = _ROW_ROOM) -> NDArray[Any]:
