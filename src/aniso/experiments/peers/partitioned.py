@@ -35,16 +35,16 @@ class Aniso(Library):
 
     @classmethod
     def builds(cls, n: int, d: int, metric: str) -> list[Settings]:
-        return [
-            {"partitions": partitions, "spill": spill, "rescore": rescore}
-            for rescore, spill, counts in (
-                ("float16", 1, [4000, 2800, 6000]),
-                ("int8", 1, [4000]),
-                ("float32", 1, [4000]),
-                ("float16", 0, [4000]),
-            )
-            for partitions in scaled(counts, n)
+        kinds: list[tuple[Settings, list[int]]] = [
+            ({"rescore": "float16", "spill": 1}, [4000, 2800]),
+            # Neighbours that lie close need no fine codes: half as many bytes to scan, more candidates to rescore.
+            *([({"rescore": "int8", "spill": 1, "subspaces": d // 4}, [2800])] if metric == "l2" else []),
+            ({"rescore": "float16", "spill": 1}, [6000]),
+            ({"rescore": "int8", "spill": 1}, [4000]),
+            ({"rescore": "float32", "spill": 1}, [4000]),
+            ({"rescore": "float16", "spill": 0}, [4000]),
         ]
+        return [{"partitions": partitions, **kind} for kind, counts in kinds for partitions in scaled(counts, n)]
 
     @classmethod
     def series(cls, settings: Settings, n: int) -> Iterator[Series]:
