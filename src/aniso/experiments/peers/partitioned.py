@@ -35,10 +35,14 @@ class Aniso(Library):
 
     @classmethod
     def builds(cls, n: int, d: int, metric: str) -> list[Settings]:
+        # Neighbours that lie close need no fine codes: fewer bytes to scan, more candidates to rescore.
+        coarse: list[tuple[Settings, list[int]]] = [
+            ({"rescore": "float16", "spill": 1, "subspaces": d // 3}, [2800]),
+            ({"rescore": "int8", "spill": 1, "subspaces": d // 4}, [2800]),
+        ]
         kinds: list[tuple[Settings, list[int]]] = [
-            ({"rescore": "float16", "spill": 1}, [4000, 2800]),
-            # Neighbours that lie close need no fine codes: half as many bytes to scan, more candidates to rescore.
-            *([({"rescore": "int8", "spill": 1, "subspaces": d // 4}, [2800])] if metric == "l2" else []),
+            ({"rescore": "float16", "spill": 1}, [4000] if metric == "l2" else [4000, 2800]),
+            *(coarse if metric == "l2" else []),
             ({"rescore": "float16", "spill": 1}, [6000]),
             ({"rescore": "int8", "spill": 1}, [4000]),
             ({"rescore": "float32", "spill": 1}, [4000]),
