@@ -10,7 +10,6 @@ namespace aniso {
 
 namespace {
 
-constexpr std::size_t block = 32;
 constexpr std::size_t kept = 64;  // queries whose memory stays with the workspace
 
 // How many queries' tables and candidates are kept at a time: what fits a cache of 2 MB.

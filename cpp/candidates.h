@@ -70,7 +70,7 @@ class Candidates {
       kept += key >= least;
     }
     keep_best(keys, kept, keep_);
-    size_ = keep_;
+    size_ = std::min(kept, keep_);
   }
 
   std::uint64_t* keys() { return keys_.data(); }

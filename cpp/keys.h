@@ -26,6 +26,8 @@ inline std::uint32_t score_of(std::uint64_t key) { return static_cast<std::uint3
 
 inline std::uint32_t number_of(std::uint64_t key) { return 0xffffffffu - static_cast<std::uint32_t>(key); }
 
+constexpr std::size_t few = 64;  // keys that are put in order by comparing each with all (Kernels::sort_keys)
+
 // Puts the largest `keep` of the keys first, in no order. What is compared decides no branch, as it cannot be
 // predicted: several times as fast as std::nth_element on a hundred keys.
 inline void keep_best(std::uint64_t* keys, std::size_t count, std::size_t keep) {

@@ -12,8 +12,6 @@ namespace aniso {
 
 namespace {
 
-constexpr std::size_t few = 64;  // keys that are put in order by comparing each with all
-
 // The z that a standard normal number exceeds with probability `share` below 1/2 (Abramowitz and Stegun, 26.2.22:
 // within 0.003).
 float normal_quantile(float share) {

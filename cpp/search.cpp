@@ -13,15 +13,12 @@ namespace aniso {
 
 namespace {
 
-constexpr std::size_t block = 32;
 constexpr std::size_t early = 128;           // points scanned before the threshold is first looked at
 constexpr std::size_t partitions_ahead = 2;  // how far ahead of the scan codes are brought into the cache
-constexpr std::size_t few = 64;              // keys that are put in order by comparing each with all
 constexpr std::size_t rows_together = 16;    // rows scored together with all queries of a few
-constexpr std::size_t lines_ahead =
-    32;                         // lines of rows brought in at a time: more than fit the processor's queue are lost
-constexpr float tiny = 1e-30f;  // a squared norm from which on its parts are exact enough
-constexpr double furthest = 1 << 30;  // integer scores of centroids stay within this
+constexpr std::size_t lines_ahead = 32;  // of rows, brought in at a time: the processor drops more than its queue holds
+constexpr float tiny = 1e-30f;           // a squared norm from which on its parts are exact enough
+constexpr double furthest = 1 << 30;     // integer scores of centroids stay within this
 
 void prefetch_bytes(const void* from, std::size_t bytes) {
   asm volatile("");  // else GCC takes a function that only prefetches for one without effect, and drops calls of it
@@ -95,8 +92,7 @@ void Search::prepare(const float* from, Workspace& at, Query& query) const {
     scale = squared > 0 ? 1 / std::sqrt(squared) : 0;
   }
   const std::size_t d = view_.d;
-  float* __restrict whole = query.whole.data();
-  float* __restrict shifted = query.shifted.data();
+  float *whole = query.whole.data(), *shifted = query.shifted.data();
   for (std::size_t j = 0; j < d; ++j) whole[j] = from[j] * scale;
   if (view_.shift)
     for (std::size_t j = 0; j < d; ++j) shifted[j] = whole[j] - view_.shift[j];

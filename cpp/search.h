@@ -14,6 +14,8 @@
 
 namespace aniso {
 
+constexpr std::size_t block = 32;  // points in a block of codes
+
 enum class Rescore : int { none = 0, float32 = 1, float16 = 2, int8 = 3 };
 
 // All an index is to the search. n points, m subspaces; a slot is a place for a point in a block of 32.

@@ -142,6 +142,17 @@ def test_odd_points_and_odd_queries(
         assert_same(search(searcher, asked, *how, threads=threads), expected)
 
 
+def test_partitions_of_more_points_than_one_scan_takes(isa: str) -> None:
+    """65,536 points at a time: those behind are found too, alone and four queries at a time."""
+    points = np.random.default_rng(3).integers(-9, 10, (70_000, 4)).astype(np.float32)
+    points[-3:] = np.eye(4, dtype=np.float32)[:3] * 40
+    made = arrays_of(build(points, metric="dot", recall=None, partitions=1, rounds=1, sample=2000))
+    queries = np.tile(np.eye(4, dtype=np.float32)[:3], (12, 1))
+    ids, scores = search(_core.Searcher(**made, isa=isa), queries, k=1, partitions=1, candidates=20_000)
+    assert ids[:, 0].tolist() == [69_997, 69_998, 69_999] * 12
+    assert_same((ids[:3], scores[:3]), alone(made, queries[:3], 1, 1, 20_000, isa))
+
+
 @pytest.mark.parametrize("metric", METRICS)
 def test_grouped_partitions(metric: str) -> None:
     made, queries = grouped(metric), clustered(400, 8, seed=2)
