@@ -63,10 +63,10 @@ def survey(store: Store, queries: F32, own: Ints, truth: Ints, ks: list[int], th
     How many candidates make k different points is counted for ks.
     """
     places = slot_partitions(store)
-    near = homes(store, truth, places)
+    standing_in = homes(store, truth, places)
     _core.release_memory()
-    ladder, buckets = _route(store, queries, near, threads)
-    del near
+    ladder, buckets = _route(store, queries, standing_in, threads)
+    del standing_in
     store.forget_searcher()
     _core.release_memory()
     standing = store.slot_rows[: store.blocks].reshape(-1)
