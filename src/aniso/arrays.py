@@ -61,7 +61,7 @@ def _is_foreign(row: Any) -> bool:
 
 
 def _unmasked(vectors: NDArray[Any], name: str) -> NDArray[Any]:
-    if type(vectors) is not np.ndarray and isinstance(vectors, np.ma.MaskedArray) and np.ma.is_masked(vectors):
+    if _is("numpy.ma", "MaskedArray", vectors) and np.ma.is_masked(vectors):
         row = int(np.argwhere(np.ma.getmaskarray(vectors))[0][0])
         raise ValueError(f"{name} have masked values, the first in row {row}; needed: every value (fill or drop them)")
     return np.asarray(vectors)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from aniso import _core
 from aniso.arrays import as_array
 from aniso.config import SMALL, Config
 from aniso.encoder import ROWS, Choice, Encoder, spread_blocks, train_encoder
@@ -151,6 +152,7 @@ def _append(
     assigned = list(spread_blocks(array, encoder.d, threads, lambda _, block, share: encoder.assign(block, share)))
     choices = choose(assigned, encoder.p, encoder.spill_limit, fill=not draft.n)
     del assigned
+    _core.release_memory()  # before the index takes its own
     counts = np.zeros(encoder.p, np.int64)
     for chosen in choices:
         for choice in chosen:

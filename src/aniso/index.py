@@ -436,6 +436,7 @@ def build(
     encoder = train_encoder(array, len(array), config, d, workers, progress, hidden)
     index = Index(Store(encoder), workers)
     index.add(array, given, progress=progress)
+    encoder.partitions.forget_routes()
     store = index._store
     store.hidden = hidden
     store.added, store.distance = 0, 0.0  # drift is that of later points

@@ -93,9 +93,12 @@ def unpack_blocks(blocks: NDArray[np.uint8], m: int) -> NDArray[np.uint8]:
 def pack_panels(points: NDArray[np.float32]) -> NDArray[np.float32]:
     """Points (n, d) side by side, 16 at a time, dimension by dimension: (ceil(n / 16), d, 16), zeros where padded."""
     n, d = points.shape
-    padded = np.zeros((-(-n // PANEL) * PANEL, d), np.float32)
-    padded[:n] = points
-    return np.ascontiguousarray(padded.reshape(-1, PANEL, d).transpose(0, 2, 1))
+    whole = n // PANEL
+    panels = np.empty((-(-n // PANEL), d, PANEL), np.float32)
+    panels[:whole] = points[: PANEL * whole].reshape(whole, PANEL, d).transpose(0, 2, 1)
+    panels[whole:] = 0
+    panels[whole:, :, : n % PANEL] = points[PANEL * whole :].T
+    return panels
 
 
 def pack_centroids(centroids: NDArray[np.int8]) -> NDArray[np.int8]:

@@ -98,6 +98,10 @@ class Partitions:
     def _routes(self) -> Routes:
         return Routes.to(self.assigners, self.l2)
 
+    def forget_routes(self) -> None:
+        """Let go of what only assigning needs; the next time makes it anew."""
+        self.__dict__.pop("_routes", None)
+
     def packed(self) -> Packed:
         """The partitions for the search, with four rows of scales: order and base."""
         p = len(self.bytes)

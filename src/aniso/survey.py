@@ -7,6 +7,7 @@ the recall of every pair of a step of the ladder and a number of candidates, wit
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ Places = NDArray[np.int16] | NDArray[np.int32]
 
 _CHUNK = 4096  # points scored exactly together
 _QUERIES = 32  # queries surveyed together
-_FEW = 8  # of them, whose candidates are looked at for every step of the ladder at once
+_FEW = 4  # of them, whose candidates are looked at for every step of the ladder at once
 _MOST = 1024  # candidates looked at; 16 bits count them
 _STEP = 2**0.25  # from one number of partitions to the next
 _ENOUGH = 0.999  # of the true neighbours: more partitions are not looked at
@@ -62,7 +63,12 @@ def survey(store: Store, queries: F32, own: Ints, truth: Ints, ks: list[int], th
     How many candidates make k different points is counted for ks.
     """
     places = slot_partitions(store)
-    ladder, buckets = _route(store, queries, homes(store, truth, places), threads)
+    standing_in = homes(store, truth, places)
+    _core.release_memory()
+    ladder, buckets = _route(store, queries, standing_in, threads)
+    del standing_in
+    store.forget_searcher()
+    _core.release_memory()
     standing = store.slot_rows[: store.blocks].reshape(-1)
     bits, there = None, store.entries
     if store.live is not None:
@@ -70,17 +76,22 @@ def survey(store: Store, queries: F32, own: Ints, truth: Ints, ks: list[int], th
         slots = live[standing] & (places >= 0).reshape(-1)
         bits, there = np.packbits(slots, bitorder="little"), int(np.count_nonzero(slots))
     most = min(_MOST, there)
-    ranks = np.full((len(ladder), *truth.shape), most + 1, np.int16)
+    # Query by query, so that memory is touched as it is needed.
+    ranks = np.empty((len(queries), len(ladder), truth.shape[1]), np.int16).transpose(1, 0, 2)
     enough = np.full((len(ladder), len(queries), len(ks)), most + 1, np.int16)
     searcher, numbers = _slot_searcher(store), np.arange(len(ladder), dtype=np.uint8)
     for first in range(0, len(queries), _QUERIES):
         part = slice(first, min(first + _QUERIES, len(queries)))
+        ranks[:, part] = most + 1
+        first_steps = buckets.popleft()  # memory goes from buckets to ranks, a few queries at a time
+        _core.release_memory()
         shape = part.stop - first, most
         found, scores = np.empty(shape, np.int64), np.empty(shape, np.float32)
         searcher.search(queries[part], int(ladder[-1]), most, found, scores, allowed=bits, threads=threads)
         for few in (slice(at, min(at + _FEW, part.stop)) for at in range(first, part.stop, _FEW)):
-            taken_slots = found[few.start - first : few.stop - first]
-            steps = np.take_along_axis(buckets[few], places.reshape(-1)[taken_slots], axis=1)
+            here = slice(few.start - first, few.stop - first)
+            taken_slots = found[here]
+            steps = np.take_along_axis(first_steps[here], places.reshape(-1)[taken_slots], axis=1)
             rows = standing[taken_slots]
             if len(own):
                 steps[rows == own[few, None]] = _NEVER
@@ -163,21 +174,23 @@ def _distinct(
         enough[:, :, number] = np.where(reached[:, -1], needed, enough[:, :, number].T).T
 
 
-def _route(store: Store, queries: F32, near: NDArray[np.int32], threads: int) -> tuple[Ints, NDArray[np.uint8]]:
-    """A ladder of numbers of partitions, and the first step (queries, p) at which each query looks at each of them."""
-    p = len(store.sizes)
-    buckets = np.full((len(queries), p), _NEVER, np.uint8)
+def _route(store: Store, queries: F32, near: NDArray[np.int32], threads: int) -> tuple[Ints, deque[NDArray[np.uint8]]]:
+    """A ladder of numbers of partitions, and the first step at which each query looks at each of them.
+
+    The steps are (queries, p), of a few queries at a time.
+    """
+    p, parts = len(store.sizes), range(0, len(queries), _QUERIES)
+    buckets = deque(np.full((len(queries[first : first + _QUERIES]), p), _NEVER, np.uint8) for first in parts)
     ladder: list[int] = []
     count = 1
     while True:
         reached = 0
-        for first in range(0, len(queries), _QUERIES):
-            part, block = queries[first : first + _QUERIES], buckets[first : first + _QUERIES]
-            chosen = np.empty((len(part), p), np.int32)
-            store.searcher.route(part, count, chosen, threads=threads)
-            query, at = np.nonzero(chosen >= 0)
-            places = query, chosen[query, at]
-            block[places] = np.minimum(block[places], np.uint8(len(ladder)))
+        for first, block in zip(parts, buckets, strict=True):
+            chosen = np.empty(block.shape, np.int32)
+            store.searcher.route(queries[first : first + _QUERIES], count, chosen, threads=threads)
+            for own, row in zip(block, chosen, strict=True):
+                looked = row[: np.count_nonzero(row >= 0)]
+                own[looked] = np.minimum(own[looked], np.uint8(len(ladder)))
             seen = np.take_along_axis(block[:, None, :], near[first : first + _QUERIES], axis=2) < _NEVER
             reached += int(np.count_nonzero(seen.any(axis=1)))
         ladder.append(count)

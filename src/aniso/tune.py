@@ -39,7 +39,7 @@ _FINE = (0.97, 0.975, 0.98, 0.985, 0.99, 0.9925, 0.995, 0.997, 0.999)
 _DOUBT, _MOST_DOUBT = 1.28, 0.1  # the margin: standard errors, and at most this share of what is missed
 _NEAR = 0.01  # of what is missed: a setting so near to what is asked for is taken as it is
 _AGAIN = 4.0  # times the cost: a search that finds fewer than k points begins again, in more partitions
-_TOGETHER = 250  # queries searched together: more are hardly faster, and take memory
+_TOGETHER = 128  # queries searched together: more are hardly faster, and take memory
 _CHECKED = 6  # settings searched with where scores are not exact
 # Nanoseconds: to scan a byte of code, to fetch a candidate, to score a byte of it. Only their ratios matter.
 _SCAN, _FETCH, _SCORE = 0.1, 90.0, 0.06
@@ -114,16 +114,16 @@ def measure_curve(
     store.forget_searcher()
     _core.release_memory()
     progress("tune", 2, 3)
-    curve: list[Measured] = []
-    for k in ks:
-        steps = _cheapest(store, found, k)
-        if store.encoder.config.rescore != "float32":
-            steps = _rescored(store, found, steps, asked, own, truth[:, :k], threads)
-        curve += _rising(steps)
-    store.forget_searcher()
-    _core.release_memory()
+    curves = [_cheapest(store, found, k) for k in ks]
+    if store.encoder.config.rescore != "float32":
+        among = [_among(found, steps) for steps in curves]
+        del found  # the largest of what is at hand: searches have room of their own
+        for at, k in enumerate(ks):
+            curves[at] = _rescored(store, curves[at], among[at], asked, own, truth[:, :k], threads)
+            store.forget_searcher()
+            _core.release_memory()
     progress("tune", 3, 3)
-    return curve
+    return [step for steps in curves for step in _rising(steps)]
 
 
 def sample_queries(
@@ -250,22 +250,35 @@ def _cheapest(store: Store, found: Survey, k: int) -> list[Measured]:
     return steps
 
 
+def _checked(steps: list[Measured]) -> NDArray[np.int64]:
+    """Which of the settings are searched with."""
+    return np.unique(np.linspace(0, len(steps) - 1, _CHECKED).astype(int))
+
+
+def _among(found: Survey, steps: list[Measured]) -> list[float]:
+    """The share of true neighbours among the candidates of each setting that is searched with."""
+    shares_of = []
+    for k, partitions, candidates, _ in (steps[place] for place in _checked(steps)):
+        step = int(np.searchsorted(found.partitions, partitions))
+        shares_of.append(float(found.shares(k, step, candidates).mean()))
+    return shares_of
+
+
 def _rescored(
     store: Store,
-    found: Survey,
     steps: list[Measured],
+    among: list[float],
     asked: F32,
     own: NDArray[np.int64],
     truth: NDArray[np.int64],
     threads: int,
 ) -> list[Measured]:
     """What is left of recall where scores from a rounded copy, or from codes, choose among the candidates."""
-    k, places = truth.shape[1], np.unique(np.linspace(0, len(steps) - 1, _CHECKED).astype(int))
-    left = []
-    for _, partitions, candidates, _ in (steps[place] for place in places):
+    places, left = _checked(steps), []
+    for place, share in zip(places, among, strict=True):
+        k, partitions, candidates, _ = steps[place]
         rows = search(store, asked, own, k, partitions, candidates, threads)
-        among = found.shares(k, int(np.searchsorted(found.partitions, partitions)), candidates).mean()
-        left.append(min(float(shares(rows, truth).mean() / max(among, 1e-9)), 1.0))
+        left.append(min(float(shares(rows, truth).mean() / max(share, 1e-9)), 1.0))
     shrunk = np.interp(np.arange(len(steps)), places, left)
     return [step._replace(recall=step.recall * float(share)) for step, share in zip(steps, shrunk, strict=True)]
 
