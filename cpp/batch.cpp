@@ -104,7 +104,9 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
     Query& query = at.queries[i];
     std::int64_t* own_ids = ids + turns[i] * wish.k;
     float* own_scores = scores + turns[i] * wish.k;
-    if (!query.candidates.low_enough() || rescore(query, wish.k, own_ids, own_scores) < wish.k)
+    const bool enough = query.candidates.low_enough();
+    if (enough) finish(query);
+    if (!enough || rescore(query, wish.k, own_ids, own_scores) < wish.k)
       least = std::min(least, search(queries + turns[i] * view_.d, at, wish, own_ids, own_scores));
     query.chosen.swap(at.routes[turns[i]]);
   }

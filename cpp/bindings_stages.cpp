@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "arrays.h"
@@ -181,25 +182,25 @@ void score_rows(Array<const float, 1> query, nb::object points, bool distance, A
   auto array = nb::cast<nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>>(points);
   const std::size_t n = array.shape(0), d = array.shape(1);
   need(query.shape(0) == d && out.shape(0) == n, "query: (d), out: (n)");
+  std::vector<std::uint32_t> numbers(n);
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  const Rows rows{array.data(), d * array.itemsize(), d, numbers.data()};
   const float* q = query.data();
   if (array.dtype() == nb::dtype<float>()) {
-    const float* x = static_cast<const float*>(array.data());
-    for (std::size_t i = 0; i < n; ++i)
-      out.data()[i] = distance ? kernels.distance_f32(x + i * d, q, d) : kernels.dot_f32(x + i * d, q, d);
+    (distance ? kernels.distance_rows_f32 : kernels.dot_rows_f32)(rows, q, n, out.data());
   } else if (array.dtype() == nb::dtype<std::uint16_t>()) {
-    const std::uint16_t* x = static_cast<const std::uint16_t*>(array.data());
-    for (std::size_t i = 0; i < n; ++i)
-      out.data()[i] = distance ? kernels.distance_f16(x + i * d, q, d) : kernels.dot_f16(x + i * d, q, d);
+    (distance ? kernels.distance_rows_f16 : kernels.dot_rows_f16)(rows, q, n, out.data());
   } else if (array.dtype() == nb::dtype<std::int8_t>()) {
     need(!distance, "int8 rows: inner products only");
     need(d <= 4096, "int8 rows: up to 4096 dimensions");
-    const std::int8_t* x = static_cast<const std::int8_t*>(array.data());
     std::vector<std::int16_t> words(d);
     for (std::size_t j = 0; j < d; ++j) {
       need(q[j] >= -4096 && q[j] <= 4096 && q[j] == std::floor(q[j]), "int8 rows: a query of whole numbers to 4096");
       words[j] = static_cast<std::int16_t>(q[j]);
     }
-    for (std::size_t i = 0; i < n; ++i) out.data()[i] = static_cast<float>(kernels.dot_i8(x + i * d, words.data(), d));
+    std::vector<std::int32_t> dots(n);
+    kernels.dot_rows_i8(rows, words.data(), n, dots.data());
+    std::copy(dots.begin(), dots.end(), out.data());
   } else {
     throw std::invalid_argument("points: float32, uint16 (the bits of float16) or int8");
   }

@@ -58,9 +58,10 @@ class Candidates {
     if (lowest_) threshold_ = std::max(floor_, origin_ + (static_cast<std::int64_t>(lowest_) << shift_));
   }
 
-  // Leaves the best `keep` keys, in no order.
-  void finish() {
-    if (size_ <= keep_) return;
+  // Leaves the best `keep` keys, in no order. Tells `expect` the numbers of all that may be left, before they are
+  // sorted out.
+  template <class Expect>
+  void finish(const Expect& expect) {
     std::uint64_t* keys = keys_.data();
     const std::uint64_t least = static_cast<std::uint64_t>(std::max(threshold_ + bias, std::int64_t{0})) << 32;
     std::size_t kept = 0;
@@ -69,6 +70,7 @@ class Candidates {
       keys[kept] = key;
       kept += key >= least;
     }
+    for (std::size_t i = 0; i < kept; ++i) expect(number_of(keys[i]));
     keep_best(keys, kept, keep_);
     size_ = std::min(kept, keep_);
   }

@@ -1,4 +1,4 @@
-// Inner products of one query: lookup tables, centroids in 8 bits, and single rows for rescoring.
+// Inner products of one query: lookup tables, centroids in 8 bits, single rows.
 // Integer kernels are exact, so every instruction set agrees to the bit. Definitions: kernels.h.
 #pragma once
 #include "bytes.h"
@@ -86,8 +86,8 @@ inline void score_blocks(const Centroids& c, const std::uint8_t* query, float fa
 #pragma GCC unroll 4
     for (std::size_t k = 0; k < Count; ++k) {
       const std::int8_t* here = centroids[k] + i * 32;
-      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32);
-      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32 + 64);
+      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32, 0, 2);
+      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32 + 64, 0, 2);
       even[k] = _mm512_dpbusd_epi32(even[k], q0, _mm512_loadu_si512(here));
       odd[k] = _mm512_dpbusd_epi32(odd[k], q1, _mm512_loadu_si512(here + 64));
     }
@@ -117,7 +117,7 @@ inline void score_blocks(const Centroids& c, const std::uint8_t* query, float fa
 #pragma GCC unroll 4
     for (std::size_t k = 0; k < Count; ++k) {
       const std::int8_t* here = centroids[k] + i * 32;
-      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32);
+      if constexpr (Far) __builtin_prefetch(ahead[k] + i * 32, 0, 2);
       // Two products of at most 127 * 63 twice: 32004 fits 16 bits.
       const __m256i pair =
           _mm256_add_epi16(_mm256_maddubs_epi16(q0, at(here)), _mm256_maddubs_epi16(q1, at(here + 32)));
@@ -166,117 +166,21 @@ void score_centroids(const Centroids& c, const std::uint8_t* query, float factor
   for (; i < count; ++i) score_blocks<1, false>(c, query, factor, list + i, list + i, scores + 8 * i, order + 8 * i);
 }
 
-// What one dimension adds: a product, or a squared difference.
-template <bool Distance, class V>
-inline V term(V row, V query) {
-  if constexpr (Distance) {
-    const V difference = row - query;
-    return difference * difference;
-  } else {
-    return row * query;
-  }
-}
-
-// The sum of all lanes, in pairs.
-inline float total(F32 v) {
-  float part[lanes];
-  store(part, v);
-#pragma GCC unroll 4
-  for (std::size_t half = lanes / 2; half; half /= 2)
-    for (std::size_t i = 0; i < half; ++i) part[i] += part[i + half];
-  return part[0];
-}
-
-template <bool Distance>
-float reduce_f32(const float* row, const float* query, std::size_t d) {
+float dot_f32(const float* row, const float* query, std::size_t d) {
   F32 sums[4] = {};
   std::size_t j = 0;
   for (; j + 4 * lanes <= d; j += 4 * lanes)
-    for (std::size_t v = 0; v < 4; ++v)
-      sums[v] += term<Distance>(load(row + j + v * lanes), load(query + j + v * lanes));
-  for (; j + lanes <= d; j += lanes) sums[0] += term<Distance>(load(row + j), load(query + j));
+    for (std::size_t v = 0; v < 4; ++v) sums[v] += load(row + j + v * lanes) * load(query + j + v * lanes);
+  for (; j + lanes <= d; j += lanes) sums[0] += load(row + j) * load(query + j);
   float sum = 0;
   if (j < d && d >= lanes) {  // the last lanes, without those that were there already
     const I32 fresh = lane_numbers() >= static_cast<std::int32_t>(j + lanes - d);
-    const F32 last = term<Distance>(load(row + d - lanes), load(query + d - lanes));
+    const F32 last = load(row + d - lanes) * load(query + d - lanes);
     sums[1] += reinterpret_cast<F32>(reinterpret_cast<I32>(last) & fresh);
     j = d;
   }
-  for (; j < d; ++j) sum += term<Distance>(row[j], query[j]);
+  for (; j < d; ++j) sum += row[j] * query[j];
   return sum + total((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
-float dot_f32(const float* row, const float* query, std::size_t d) { return reduce_f32<false>(row, query, d); }
-float distance_f32(const float* row, const float* query, std::size_t d) { return reduce_f32<true>(row, query, d); }
-
-// The float32 of float16 bits.
-inline float from_half(std::uint16_t h) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000u) << 16;
-  const std::uint32_t magnitude = h & 0x7fffu;
-  if (magnitude < 0x0400u) {  // zero and subnormal: units of 2^-24
-    const float value = static_cast<float>(magnitude) * 0x1p-24f;
-    return sign ? -value : value;
-  }
-  const std::uint32_t bits = sign | ((magnitude << 13) + ((magnitude >= 0x7c00u ? 224u : 112u) << 23));
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-template <bool Distance>
-float reduce_f16(const std::uint16_t* row, const float* query, std::size_t d) {
-  std::size_t j = 0;
-  float sum = 0;
-#if defined(__F16C__) && defined(__AVX2__)
-  __m256 sums[4] = {};
-  auto eight = [&](std::size_t i) {
-    const __m256 x = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i)));
-    return term<Distance>(x, _mm256_loadu_ps(query + i));
-  };
-  for (; j + 32 <= d; j += 32)
-    for (std::size_t v = 0; v < 4; ++v) sums[v] += eight(j + 8 * v);
-  for (; j + 8 <= d; j += 8) sums[0] += eight(j);
-  if (j < d && d >= 8) {  // the last eight, without those that were there already
-    const __m256i numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    const __m256i fresh = _mm256_cmpgt_epi32(numbers, _mm256_set1_epi32(static_cast<int>(j + 8 - d) - 1));
-    sums[1] += _mm256_and_ps(eight(d - 8), _mm256_castsi256_ps(fresh));
-    j = d;
-  }
-  const __m256 all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  sum = _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-#endif
-  for (; j < d; ++j) sum += term<Distance>(from_half(row[j]), query[j]);
-  return sum;
-}
-
-float dot_f16(const std::uint16_t* row, const float* query, std::size_t d) { return reduce_f16<false>(row, query, d); }
-float distance_f16(const std::uint16_t* row, const float* query, std::size_t d) {
-  return reduce_f16<true>(row, query, d);
-}
-
-std::int32_t dot_i8(const std::int8_t* row, const std::int16_t* query, std::size_t d) {
-  std::size_t j = 0;
-  std::int32_t sum = 0;
-#if defined(__AVX2__)
-  __m256i sums[2] = {};
-  auto step = [&](std::size_t i) {
-    const __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + i)));
-    return _mm256_madd_epi16(x, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(query + i)));
-  };
-  for (; j + 32 <= d; j += 32) {
-    sums[0] = _mm256_add_epi32(sums[0], step(j));
-    sums[1] = _mm256_add_epi32(sums[1], step(j + 16));
-  }
-  for (; j + 16 <= d; j += 16) sums[0] = _mm256_add_epi32(sums[0], step(j));
-  const __m256i all = _mm256_add_epi32(sums[0], sums[1]);
-  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
-  const __m128i two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  sum = _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xb1)));
-#endif
-  for (; j < d; ++j) sum += static_cast<std::int32_t>(row[j]) * query[j];
-  return sum;
 }
 
 void sum_squares(const float* values, std::size_t count, float* sum, float* squares) {

@@ -9,6 +9,7 @@
 #include "encode.h"
 #include "exact.h"
 #include "places.h"
+#include "rows.h"
 #include "scan.h"
 #include "sort.h"
 #include "sums.h"
@@ -37,10 +38,11 @@ const Kernels kernels = {
     scan,
     scan_four,
     dot_f32,
-    dot_f16,
-    distance_f32,
-    distance_f16,
-    dot_i8,
+    dot_rows_f32,
+    dot_rows_f16,
+    distance_rows_f32,
+    distance_rows_f16,
+    dot_rows_i8,
     sum_squares,
     select_at_least,
     places_set,

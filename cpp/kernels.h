@@ -145,6 +145,13 @@ struct ScanFour {
   std::size_t* counts[4];  // out: how many hits
 };
 
+// Rows of d numbers, picked by their own numbers: row i begins numbers[i] * stride bytes after the first of all.
+struct Rows {
+  const void* first;
+  std::size_t stride, d;
+  const std::uint32_t* numbers;
+};
+
 struct Kernels {
   const char* name;
   std::size_t panel;  // codewords per panel of `assign`
@@ -171,13 +178,15 @@ struct Kernels {
   std::size_t (*scan)(const Scan&, std::size_t first_block, std::size_t points, std::uint32_t least, Hit* hits,
                       const std::uint8_t* ahead, const std::uint8_t* last);
   void (*scan_four)(const ScanFour&, std::size_t first_block, std::size_t points);
-  // <row, query>, and |row - query|^2, for a row stored as float32 or as the bits of float16; <row, query> for a row of
-  // int8 and a query of int16, which is an exact integer as long as it fits 32 bits.
+  // <row, query>
   float (*dot_f32)(const float* row, const float* query, std::size_t d);
-  float (*dot_f16)(const std::uint16_t* row, const float* query, std::size_t d);
-  float (*distance_f32)(const float* row, const float* query, std::size_t d);
-  float (*distance_f16)(const std::uint16_t* row, const float* query, std::size_t d);
-  std::int32_t (*dot_i8)(const std::int8_t* row, const std::int16_t* query, std::size_t d);
+  // out[i] = <row i, query>, or |row i - query|^2, for `count` rows stored as float32 or as the bits of float16; the
+  // product for rows of int8 and a query of int16, which is an exact integer as long as it fits 32 bits.
+  void (*dot_rows_f32)(const Rows&, const float* query, std::size_t count, float* out);
+  void (*dot_rows_f16)(const Rows&, const float* query, std::size_t count, float* out);
+  void (*distance_rows_f32)(const Rows&, const float* query, std::size_t count, float* out);
+  void (*distance_rows_f16)(const Rows&, const float* query, std::size_t count, float* out);
+  void (*dot_rows_i8)(const Rows&, const std::int16_t* query, std::size_t count, std::int32_t* out);
   // sum(values) and sum(values ** 2)
   void (*sum_squares)(const float* values, std::size_t count, float* sum, float* squares);
   // the numbers i < count with scores[i] >= least, in order, fast where they are few; returns how many there are

@@ -33,9 +33,9 @@ inline void sum_blocks(const Scan& s, const std::uint8_t* codes, bool single, Su
     for (; codes < stop; codes += block, table += 32) {
       const Bytes low = load_table<Bytes>(table), high = load_table<Bytes>(table + 16);
       ahead = ahead < last ? ahead : last;
-      __builtin_prefetch(ahead);
-      if constexpr (step > 64) __builtin_prefetch(ahead + 64);
-      if constexpr (step > 128) __builtin_prefetch(ahead + 128);
+      __builtin_prefetch(ahead, 0, 2);
+      if constexpr (step > 64) __builtin_prefetch(ahead + 64, 0, 2);
+      if constexpr (step > 128) __builtin_prefetch(ahead + 128, 0, 2);
       ahead += step;
 #pragma GCC unroll 4
       for (std::size_t b = 0; b < Count; ++b) {

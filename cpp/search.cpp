@@ -13,18 +13,19 @@ namespace aniso {
 
 namespace {
 
-constexpr std::size_t early = 128;           // points scanned before the threshold is first looked at
-constexpr std::size_t partitions_ahead = 2;  // how far ahead of the scan codes are brought into the cache
-constexpr std::size_t rows_together = 16;    // rows scored together with all queries of a few
-constexpr std::size_t lines_ahead = 32;  // of rows, brought in at a time: the processor drops more than its queue holds
-constexpr float tiny = 1e-30f;           // a squared norm from which on its parts are exact enough
-constexpr double furthest = 1 << 30;     // integer scores of centroids stay within this
+constexpr std::size_t early = 128;            // points scanned before the threshold is first looked at
+constexpr std::size_t partitions_ahead = 4;   // how far ahead of the scan codes are brought into the cache
+constexpr std::size_t rows_together = 16;     // rows scored together with all queries of a few
+constexpr std::size_t one_call = 64;          // candidates scored by one call of a kernel
+constexpr std::size_t bytes_ahead = 1 << 17;  // of rows that come into the L2 cache meanwhile
+constexpr float tiny = 1e-30f;                // a squared norm from which on its parts are exact enough
+constexpr double furthest = 1 << 30;          // integer scores of centroids stay within this
 
 void prefetch_bytes(const void* from, std::size_t bytes) {
   asm volatile("");  // else GCC takes a function that only prefetches for one without effect, and drops calls of it
   const char *first = static_cast<const char*>(from), *end = first + bytes;
   first -= reinterpret_cast<std::uintptr_t>(first) % 64;
-  for (; first < end; first += 64) __builtin_prefetch(first);
+  for (; first < end; first += 64) __builtin_prefetch(first, 0, 2);
 }
 
 // Of the sizes of finite numbers, which compare as the whole numbers that their bits are: many at a time.
@@ -170,6 +171,11 @@ double Search::level(const Query& query) const {
   return sum / static_cast<double>(count);
 }
 
+// Leaves the best candidates; meanwhile their rows' numbers come into the cache.
+void Search::finish(Query& query) const {
+  query.candidates.finish([this](std::uint32_t slot) { __builtin_prefetch(view_.slot_rows + slot, 0, 2); });
+}
+
 // Called with candidates that `finish` has left.
 void Search::learn_floor(Floor& floor, const Query& query, std::size_t candidates) const {
   const std::uint64_t* keys = query.candidates.keys();
@@ -214,7 +220,6 @@ std::size_t Search::sift(Hit* hits, std::size_t count, std::uint32_t first, cons
 void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, std::uint32_t first,
                        const Filter& filter) const {
   if (filter) count = sift(hits, count, first, filter);
-  for (std::size_t i = 0; i < count; ++i) __builtin_prefetch(view_.slot_rows + first + hits[i].place);  // for `rescore`
   query.candidates.add(hits, count, base, first);
 }
 
@@ -250,72 +255,88 @@ void Search::scan_partition(Workspace& at, Query& query, const Chosen& chosen, c
   }
 }
 
-// A row of points scored; what is stored decides how.
-float Search::score_row(const Query& query, std::uint32_t row, std::int64_t estimate) const {
+// Rows of points scored; what is stored decides how.
+void Search::score_rows(Query& query, const std::uint32_t* rows, std::size_t count, float* scores) const {
   const std::size_t d = view_.d;
-  const char* point = static_cast<const char*>(view_.points) + row * view_.row_bytes;
+  const Rows picked{view_.points, view_.row_bytes, d, rows};
+  const float* whole = query.whole.data();
   switch (view_.rescore) {
-    case Rescore::float32: {
-      const float* x = reinterpret_cast<const float*>(point);
-      return view_.l2 ? -kernels_.distance_f32(x, query.whole.data(), d) : kernels_.dot_f32(x, query.whole.data(), d);
-    }
-    case Rescore::float16: {
-      const std::uint16_t* x = reinterpret_cast<const std::uint16_t*>(point);
-      return view_.l2 ? -kernels_.distance_f16(x, query.whole.data(), d) : kernels_.dot_f16(x, query.whole.data(), d);
-    }
-    case Rescore::int8: {
-      const char* end = point + (d + 3) / 4 * 4;
-      float scale, bias;
-      std::memcpy(&scale, end, sizeof scale);
-      const std::int32_t dot = kernels_.dot_i8(reinterpret_cast<const std::int8_t*>(point), query.words.data(), d);
-      const float score = static_cast<float>(dot) * query.word_unit * scale;
-      if (!view_.l2) return score;
-      std::memcpy(&bias, end + sizeof scale, sizeof bias);
-      return 2 * (score + bias) - query.squared;
-    }
     case Rescore::none: break;
+    case Rescore::float32:
+      (view_.l2 ? kernels_.distance_rows_f32 : kernels_.dot_rows_f32)(picked, whole, count, scores);
+      break;
+    case Rescore::float16:
+      (view_.l2 ? kernels_.distance_rows_f16 : kernels_.dot_rows_f16)(picked, whole, count, scores);
+      break;
+    case Rescore::int8: {
+      if (query.dots.size() < count) query.dots.resize(count);
+      kernels_.dot_rows_i8(picked, query.words.data(), count, query.dots.data());
+      const char* end = static_cast<const char*>(view_.points) + (d + 3) / 4 * 4;
+      for (std::size_t i = 0; i < count; ++i) {
+        float scale, bias;
+        std::memcpy(&scale, end + rows[i] * view_.row_bytes, sizeof scale);
+        scores[i] = static_cast<float>(query.dots[i]) * query.word_unit * scale;
+        if (!view_.l2) continue;
+        std::memcpy(&bias, end + rows[i] * view_.row_bytes + sizeof scale, sizeof bias);
+        scores[i] = 2 * (scores[i] + bias) - query.squared;
+      }
+      return;
+    }
   }
-  const float score = static_cast<float>(query.zero + static_cast<double>(estimate) * query.step);
-  return view_.l2 ? 2 * score - query.squared : score;
+  if (view_.l2)
+    for (std::size_t i = 0; i < count; ++i) scores[i] = -scores[i];
 }
 
+// Where there are no rows to score: gives the keys of candidates the scores that their codes give, and the rows;
+// returns how many are left, as a point in two partitions has two estimates, whose mean counts.
+std::size_t Search::score_estimates(Query& query, std::size_t count) const {
+  std::uint64_t* keys = query.candidates.keys();
+  for (std::size_t i = 0; i < count; ++i) keys[i] = key_of(score_of(keys[i]), query.rows[i]);
+  std::sort(keys, keys + count, [](std::uint64_t a, std::uint64_t b) {
+    return number_of(a) != number_of(b) ? number_of(a) < number_of(b) : a > b;
+  });
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const bool twice = i + 1 < count && number_of(keys[i]) == number_of(keys[i + 1]);
+    const std::uint64_t other = keys[i + twice];
+    const std::uint64_t mean = (static_cast<std::uint64_t>(score_of(keys[i])) + score_of(other)) / 2;
+    const double estimate = static_cast<double>(static_cast<std::int64_t>(mean) - Candidates::bias);
+    const float score = static_cast<float>(query.zero + estimate * query.step);
+    keys[kept++] = key_of(sortable(view_.l2 ? 2 * score - query.squared : score), number_of(keys[i]));
+    i += twice;
+  }
+  return kept;
+}
+
+// Gives the keys of candidates the scores of their rows, and the rows.
+void Search::score_candidates(Query& query, std::size_t count) const {
+  const std::size_t bytes = view_.row_bytes, ahead = std::max(bytes_ahead / std::max<std::size_t>(bytes, 1), one_call);
+  const char* points = static_cast<const char*>(view_.points);
+  const std::uint32_t* rows = query.rows.data();
+  std::size_t brought = 0;
+  for (std::size_t first = 0; first < count; first += one_call) {
+    for (const std::size_t stop = std::min(count, first + ahead); brought < stop; ++brought)
+      prefetch_bytes(points + rows[brought] * bytes, bytes);
+    score_rows(query, rows + first, std::min(one_call, count - first), query.scores.data() + first);
+  }
+  std::uint64_t* keys = query.candidates.keys();
+  for (std::size_t i = 0; i < count; ++i) keys[i] = key_of(sortable(query.scores[i]), rows[i]);
+}
+
+// Scores the candidates that `finish` has left.
 std::size_t Search::rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const {
-  query.candidates.finish();
   std::uint64_t* keys = query.candidates.keys();
   std::size_t found = query.candidates.size();
-  const std::size_t bytes = view_.row_bytes;
-  const char* points = static_cast<const char*>(view_.points);
-  for (std::size_t i = 0; i < found; ++i) {
-    const std::uint32_t row = static_cast<std::uint32_t>(view_.slot_rows[number_of(keys[i])]);
-    keys[i] = (keys[i] & 0xffffffff00000000u) | (0xffffffffu - row);
+  if (query.rows.size() < found) {
+    query.rows.resize(found);
+    query.scores.resize(found);
   }
-  if (view_.rescore == Rescore::none) {
-    // A point in two partitions has two estimates: their mean counts.
-    std::sort(keys, keys + found, [](std::uint64_t a, std::uint64_t b) {
-      return number_of(a) != number_of(b) ? number_of(a) < number_of(b) : a > b;
-    });
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < found; ++i) {
-      const bool twice = i + 1 < found && number_of(keys[i]) == number_of(keys[i + 1]);
-      const std::uint64_t other = keys[i + twice];
-      const std::uint64_t mean = (static_cast<std::uint64_t>(score_of(keys[i])) + score_of(other)) / 2;
-      keys[kept++] = key_of(static_cast<std::uint32_t>(mean), number_of(keys[i]));
-      i += twice;
-    }
-    found = kept;
-  }
-  // While a row is scored, one that comes a few later is brought into the cache.
-  const std::size_t ahead = bytes ? std::clamp<std::size_t>(lines_ahead * 64 / bytes, 2, 16) : 0;
-  const auto bring = [&](std::size_t i) {
-    if (ahead && i < found) prefetch_bytes(points + number_of(keys[i]) * bytes, bytes);
-  };
-  for (std::size_t i = 0; i < ahead; ++i) bring(i);
-  for (std::size_t i = 0; i < found; ++i) {
-    bring(i + ahead);
-    const std::uint32_t row = number_of(keys[i]);
-    const std::int64_t estimate = Candidates::integer_score(keys[i]);
-    keys[i] = key_of(sortable(score_row(query, row, estimate)), row);
-  }
+  for (std::size_t i = 0; i < found; ++i)
+    query.rows[i] = static_cast<std::uint32_t>(view_.slot_rows[number_of(keys[i])]);
+  if (view_.rescore == Rescore::none)
+    found = score_estimates(query, found);
+  else
+    score_candidates(query, found);
   // A point in two partitions is there twice with one score, so the best 2 k keys hold the best k points.
   const std::size_t keep = found <= few ? found : std::min(found, 2 * k);
   keep_best(keys, found, keep);
@@ -349,7 +370,7 @@ std::size_t Search::search(const float* from, Workspace& at, Wish wish, std::int
     make_tables(at, query, wish.candidates, guessing ? &floor : nullptr);
     scan(at, query, wish.filter);
     if (!query.candidates.low_enough()) continue;
-    query.candidates.finish();
+    finish(query);
     if (wish.candidates == asked) learn_floor(floor, query, wish.candidates);
     const std::size_t count = rescore(query, wish.k, ids, scores);
     at.end(&Stages::rescore);
@@ -381,15 +402,20 @@ void Search::among(const float* queries, std::size_t count, const std::int64_t* 
   }
   // A few rows at a time, which stay in the cache for all queries; meanwhile the next come.
   const char* points = static_cast<const char*>(view_.points);
+  std::uint32_t numbers[rows_together];
+  float found[rows_together];
   for (std::size_t first = 0; first < row_count; first += rows_together) {
-    const std::size_t last = std::min(first + rows_together, row_count);
-    for (std::size_t q = 0; q < count; ++q)
-      for (std::size_t i = first; i < last; ++i) {
-        if (q == 0 && i + rows_together < row_count)
-          prefetch_bytes(points + static_cast<std::size_t>(rows[i + rows_together]) * view_.row_bytes, view_.row_bytes);
-        const std::uint32_t row = static_cast<std::uint32_t>(rows[i]);
-        at.best[q].add(key_of(sortable(score_row(at.queries[q], row, 0)), row));
-      }
+    const std::size_t here = std::min(rows_together, row_count - first);
+    for (std::size_t i = 0; i < here; ++i) {
+      numbers[i] = static_cast<std::uint32_t>(rows[first + i]);
+      if (first + i + rows_together < row_count)
+        prefetch_bytes(points + static_cast<std::size_t>(rows[first + i + rows_together]) * view_.row_bytes,
+                       view_.row_bytes);
+    }
+    for (std::size_t q = 0; q < count; ++q) {
+      score_rows(at.queries[q], numbers, here, found);
+      for (std::size_t i = 0; i < here; ++i) at.best[q].add(key_of(sortable(found[i]), numbers[i]));
+    }
   }
   for (std::size_t q = 0; q < count; ++q)
     for (const std::uint64_t key : at.best[q].sorted()) {

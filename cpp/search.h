@@ -67,6 +67,9 @@ struct Query {
   std::vector<Chosen> chosen;  // the best first
   Candidates candidates;
   std::vector<std::uint64_t> ordered;           // the best of them
+  std::vector<std::uint32_t> rows;              // of the candidates
+  std::vector<float> scores;                    // of these rows
+  std::vector<std::int32_t> dots;               // of rows of int8
   float word_unit = 0;                          // what 1 in `words` stands for
   float squared = 0, length = 0;                // |shifted|^2 and |shifted|
   double zero = 0, step = 1, inverse_step = 1;  // a candidate's integer score i stands for the score zero + i * step
@@ -181,7 +184,10 @@ class Search {
                          const Wish& wish, std::int64_t* ids, float* scores) const;
   void scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter,
                      std::uint32_t later) const;
-  float score_row(const Query& query, std::uint32_t row, std::int64_t estimate) const;
+  void finish(Query& query) const;
+  void score_rows(Query& query, const std::uint32_t* rows, std::size_t count, float* scores) const;
+  std::size_t score_estimates(Query& query, std::size_t count) const;
+  void score_candidates(Query& query, std::size_t count) const;
   std::size_t rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const;
   std::size_t search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores) const;
 

@@ -38,6 +38,16 @@ inline I32 lane_numbers() {
   return v;
 }
 
+// The sum of all lanes, in pairs.
+inline float total(F32 v) {
+  float part[lanes];
+  store(part, v);
+#pragma GCC unroll 4
+  for (std::size_t half = lanes / 2; half; half /= 2)
+    for (std::size_t i = 0; i < half; ++i) part[i] += part[i + half];
+  return part[0];
+}
+
 inline bool any(I32 mask) {
   I32 seen = mask;
   std::int32_t all = 0;

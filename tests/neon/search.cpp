@@ -1,6 +1,7 @@
 // The kernels of search.
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "../../cpp/kernels.h"
 #include "inputs.h"
@@ -121,19 +122,29 @@ void compare_scan(const Kernels& kernels, Journal& journal) {
   }
 }
 
+// What a kernel gives for rows of float16.
+template <class Kernel>
+Floats scored(Kernel kernel, const std::vector<std::uint16_t>& halves, std::size_t d, const float* query) {
+  std::vector<std::uint32_t> numbers(halves.size() / d);
+  std::iota(numbers.begin(), numbers.end(), 0u);
+  Floats out(numbers.size());
+  kernel({halves.data(), 2 * d, d, numbers.data()}, query, numbers.size(), out.data());
+  return out;
+}
+
 void compare_rows(const Kernels& kernels, Journal& journal) {
   Random random(9);
   const float one = 1, zero = 0;
   for (int trial = 0; trial < 400; ++trial) {
     const int most = trial % 2 ? 9 : 0;
     const std::size_t d = random.size(1, trial % 4 ? 140 : 20);
-    Floats row = random.floats(d, most), query = random.floats(d, most), halves(d);
+    Floats row = random.floats(d, most), query = random.floats(d, most), halves;
     std::vector<std::uint16_t> half(d);
     for (std::size_t j = 0; j < d; ++j) {
       half[j] = static_cast<std::uint16_t>(random.whole(0, 1) << 15 | random.whole(0, most ? 0 : 0x43ff));
       if (most) half[j] = static_cast<std::uint16_t>(half[j] | 0x3c00 | random.whole(0, 3) << 8);  // 1, 1.25, 1.5, 1.75
-      halves[j] = kernels.dot_f16(&half[j], &one, 1);  // every float16 is compared below
     }
+    halves = scored(kernels.dot_rows_f16, half, 1, &one);  // every float16 is compared below
     const float length = most ? std::array{1.0f, 0x1p-140f, 0x1p100f}[trial / 2 % 3] : 1;  // tiny and huge, yet exact
     for (float& value : row) value *= length;
     if (trial % 10 == 0)
@@ -146,29 +157,35 @@ void compare_rows(const Kernels& kernels, Journal& journal) {
       return sum;
     };
     const double least = most ? 0 : 1e-30;
-    journal.record("dot_f32", Floats{kernels.dot_f32(row.data(), query.data(), d)},
-                   {off * dot_of_sizes(row.data(), query.data(), d) + least});
-    journal.record("dot_f16", Floats{kernels.dot_f16(half.data(), query.data(), d)},
-                   {off * dot_of_sizes(halves.data(), query.data(), d) + least});
-    journal.record("distance_f32", Floats{kernels.distance_f32(row.data(), query.data(), d)},
-                   {off * distance(row) + least});
-    journal.record("distance_f16", Floats{kernels.distance_f16(half.data(), query.data(), d)},
-                   {off * distance(halves) + least});
-    const std::size_t long_d = random.size(0, 300);
-    auto bytes = random.wholes<std::int8_t>(long_d, -128, 127);
+    const std::uint32_t first = 0;
+    const Rows wide{row.data(), 4 * d, d, &first}, narrow{half.data(), 2 * d, d, &first};
+    const double dot_off = off * dot_of_sizes(row.data(), query.data(), d) + least;
+    const double half_off = off * dot_of_sizes(halves.data(), query.data(), d) + least;
+    float out;
+    journal.record("dot_f32", Floats{kernels.dot_f32(row.data(), query.data(), d)}, {dot_off});
+    kernels.dot_rows_f32(wide, query.data(), 1, &out);
+    journal.record("dot_rows_f32", Floats{out}, {dot_off});
+    kernels.dot_rows_f16(narrow, query.data(), 1, &out);
+    journal.record("dot_rows_f16", Floats{out}, {half_off});
+    kernels.distance_rows_f32(wide, query.data(), 1, &out);
+    journal.record("distance_rows_f32", Floats{out}, {off * distance(row) + least});
+    kernels.distance_rows_f16(narrow, query.data(), 1, &out);
+    journal.record("distance_rows_f16", Floats{out}, {off * distance(halves) + least});
+    const std::size_t long_d = random.size(0, 300), count = random.size(1, 9);
+    auto bytes = random.wholes<std::int8_t>(count * long_d, -128, 127);
     auto shorts = random.wholes<std::int16_t>(long_d, -32768, 32767);
     if (trial % 20 == 0) std::fill(bytes.begin(), bytes.end(), std::int8_t{-128});
     if (trial % 40 == 0) std::fill(shorts.begin(), shorts.end(), std::int16_t{-32768});
-    journal.record("dot_i8", std::vector<std::int32_t>{kernels.dot_i8(bytes.data(), shorts.data(), long_d)});
+    std::vector<std::uint32_t> numbers(count);
+    for (std::uint32_t& number : numbers) number = static_cast<std::uint32_t>(random.size(0, count - 1));
+    std::vector<std::int32_t> dots(count);
+    kernels.dot_rows_i8({bytes.data(), long_d, long_d, numbers.data()}, shorts.data(), count, dots.data());
+    journal.record("dot_rows_i8", dots);
   }
-  Floats dots, distances;  // of every float16 there is
-  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
-    const std::uint16_t half = static_cast<std::uint16_t>(bits);
-    dots.push_back(kernels.dot_f16(&half, &one, 1));
-    distances.push_back(kernels.distance_f16(&half, &zero, 1));
-  }
-  journal.record("dot_f16", dots);
-  journal.record("distance_f16", distances);
+  std::vector<std::uint16_t> all(65536);  // every float16 there is
+  std::iota(all.begin(), all.end(), std::uint16_t{0});
+  journal.record("dot_rows_f16", scored(kernels.dot_rows_f16, all, 1, &one));
+  journal.record("distance_rows_f16", scored(kernels.distance_rows_f16, all, 1, &zero));
 }
 
 void compare_scores(const Kernels& kernels, Journal& journal) {
