@@ -2,8 +2,13 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "kernels.h"
+
+#if defined(ANISO_X86)
+#include <cpuid.h>
+#endif
 
 namespace aniso {
 
@@ -17,6 +22,9 @@ extern const Kernels kernels;
 namespace avx512 {
 extern const Kernels kernels;
 }
+namespace avx512vl {
+extern const Kernels kernels;
+}
 #elif defined(ANISO_ARM)
 namespace neon {
 extern const Kernels kernels;
@@ -24,6 +32,16 @@ extern const Kernels kernels;
 #endif
 
 namespace {
+
+#if defined(ANISO_X86)
+// AMD's Zen 4 works on halves of 512 bits, one after the other, and brings a table into all of a register by a shuffle.
+bool halves_are_faster() {
+  unsigned version = 0, others[3];
+  if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &version, &others[0], &others[1], &others[2])) return false;
+  const unsigned family = (version >> 8 & 15) + (version >> 20 & 255);
+  return family == 0x19;
+}
+#endif
 
 struct Usable {
   std::array<const Kernels*, 4> list{};
@@ -38,7 +56,11 @@ struct Usable {
                                __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
                                __builtin_cpu_supports("avx512vnni");
-    if (avx512_usable) list[count++] = &avx512::kernels;
+    if (avx512_usable) {
+      list[count++] = &avx512::kernels;
+      list[count++] = &avx512vl::kernels;
+      if (halves_are_faster()) std::swap(list[0], list[1]);
+    }
     if (avx2_usable) list[count++] = &avx2::kernels;
 #elif defined(ANISO_ARM)
     list[count++] = &neon::kernels;
