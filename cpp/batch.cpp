@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "prefetch.h"
 #include "search.h"
 
 namespace aniso {
@@ -90,16 +91,10 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
   std::partial_sum(at.starts.begin(), at.starts.end(), at.starts.begin());
   at.pairs.resize(total);
   for (std::uint32_t i = 0; i < count; ++i)
-    for (std::uint32_t j = 0; j < at.queries[i].chosen.size(); ++j) {
-      const std::uint32_t partition = at.queries[i].chosen[j].partition;
-      at.pairs[at.starts[partition + 1]++] = {partition, i, j};
-    }
-  for (std::size_t first = 0, last; first < total; first = last) {
-    for (last = first + 1; last < total && last < first + 4; ++last)
-      if (at.pairs[last].partition != at.pairs[first].partition) break;
-    scan_together(at, at.pairs.data() + first, last - first, wish.filter,
-                  at.pairs[std::min(last, total - 1)].partition);
-  }
+    for (const Chosen& chosen : at.queries[i].chosen)
+      at.pairs[at.starts[chosen.partition + 1]++] = {chosen.partition, i,
+                                                     static_cast<std::int32_t>(at.queries[i].units(chosen.base))};
+  scan_pairs(at, wish.filter);
   for (std::size_t i = 0; i < count; ++i) {
     Query& query = at.queries[i];
     std::int64_t* own_ids = ids + turns[i] * wish.k;
@@ -113,14 +108,36 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
   return least;
 }
 
-// One partition for up to four queries; `later` is the partition that comes next.
-void Search::scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter,
-                           std::uint32_t later) const {
-  if (count < 3) {
-    for (std::size_t i = 0; i < count; ++i) {
-      Query& query = at.queries[pairs[i].query];
-      scan_partition(at, query, query.chosen[pairs[i].number], filter, later);
+// What a scan reads and writes of a query.
+void Search::bring_query(const Query& query) const {
+  prefetch_bytes(query.tables.data(), query.tables.size());
+  __builtin_prefetch(&query.candidates);
+}
+
+// Scans at.pairs, partition by partition, each for four queries at a time; meanwhile the codes of a later partition and
+// the next queries come into the cache.
+void Search::scan_pairs(Workspace& at, const Filter& filter) const {
+  const std::vector<Pair>& pairs = at.pairs;
+  const std::size_t total = pairs.size();
+  const auto end_of = [&](std::size_t place) { return at.starts[pairs[place].partition + 1]; };
+  for (std::size_t first = 0; first < total;) {
+    const std::size_t end = end_of(first), next = end < total ? end_of(end) : total;
+    if (next < total) prefetch_bytes(codes_of(pairs[next].partition), code_bytes(pairs[next].partition));
+    while (first < end) {
+      const std::size_t count = std::min<std::size_t>(4, end - first);
+      for (std::size_t i = first + count; i < std::min(first + count + 4, total); ++i)
+        bring_query(at.queries[pairs[i].query]);
+      scan_together(at, pairs.data() + first, count, filter);
+      first += count;
     }
+  }
+}
+
+// One partition for up to four queries.
+void Search::scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter) const {
+  if (count < 3) {
+    for (std::size_t i = 0; i < count; ++i)
+      scan_partition(at, at.queries[pairs[i].query], pairs[i].partition, pairs[i].base, filter, pairs[i].partition);
     return;
   }
   const std::size_t partition = pairs[0].partition;
@@ -133,7 +150,7 @@ void Search::scan_together(Workspace& at, const Pair* pairs, std::size_t count, 
     four.tables[i] = query.tables.data();
     four.hits[i] = at.hits.data() + i * most_hits();
     four.counts[i] = counts + i;
-    bases[i] = units(query, query.chosen[pair.number].base);
+    bases[i] = pair.base;
   }
   std::size_t at_block = static_cast<std::size_t>(view_.first_blocks[partition]);
   std::size_t left = static_cast<std::size_t>(view_.sizes[partition]);

@@ -34,7 +34,12 @@ inline Bytes load_blocks(const std::uint8_t* from, std::size_t) {
 // A table of 16 bytes, laid out for `lookup`.
 template <class Bytes>
 inline Bytes load_table(const std::uint8_t* table) {
-#if defined(__AVX2__)
+#if defined(ANISO_NARROW)
+  // Its newer encoding, which the compiler takes for some registers, takes up a unit that looks up.
+  __m256i v;
+  asm("vbroadcasti128 %1, %0" : "=x"(v) : "m"(*reinterpret_cast<const __m128i_u*>(table)));
+  return reinterpret_cast<U8>(v);
+#elif defined(__AVX2__)
   return reinterpret_cast<U8>(_mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))));
 #else
   U8 v;

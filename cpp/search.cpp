@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "keys.h"
+#include "prefetch.h"
 
 namespace aniso {
 
@@ -19,14 +20,6 @@ constexpr std::size_t rows_together = 16;     // rows scored together with all q
 constexpr std::size_t one_call = 64;          // candidates scored by one call of a kernel
 constexpr std::size_t bytes_ahead = 1 << 17;  // of rows that come into the L2 cache meanwhile
 constexpr float tiny = 1e-30f;                // a squared norm from which on its parts are exact enough
-constexpr double furthest = 1 << 30;          // integer scores of centroids stay within this
-
-void prefetch_bytes(const void* from, std::size_t bytes) {
-  asm volatile("");  // else GCC takes a function that only prefetches for one without effect, and drops calls of it
-  const char *first = static_cast<const char*>(from), *end = first + bytes;
-  first -= reinterpret_cast<std::uintptr_t>(first) % 64;
-  for (; first < end; first += 64) __builtin_prefetch(first, 0, 2);
-}
 
 // Of the sizes of finite numbers, which compare as the whole numbers that their bits are: many at a time.
 float largest_size(const float* values, std::size_t count) {
@@ -157,7 +150,7 @@ void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, co
   if (floor && floor->known() && !query.chosen.empty()) {
     const double score = level(query) + static_cast<double>(floor->guess() * query.length);
     const double units = (score - query.zero) * query.inverse_step;
-    if (std::isfinite(units)) least = static_cast<std::int64_t>(std::clamp(units, -furthest, furthest));
+    if (std::isfinite(units)) least = static_cast<std::int64_t>(std::clamp(units, -Query::furthest, Query::furthest));
   }
   query.candidates.start(candidates, static_cast<std::int64_t>(255 * groups), least);
   at.end(&Stages::tables);
@@ -190,13 +183,6 @@ void Search::learn_floor(Floor& floor, const Query& query, std::size_t candidate
   if (std::isfinite(value) && std::isfinite(query.length)) floor.learn(value);
 }
 
-std::int64_t Search::units(const Query& query, float base) const {
-  const double difference = static_cast<double>(base) - static_cast<double>(query.chosen[0].base);
-  const double units = std::floor(difference * query.inverse_step + 0.5);
-  return units > -furthest ? static_cast<std::int64_t>(std::min(units, furthest))
-                           : -static_cast<std::int64_t>(furthest);
-}
-
 // Leaves the hits that may be found, in their order; returns how many. Only what passes the threshold of a scan is ever
 // looked up, so that a filter costs little however large it is.
 std::size_t Search::sift(Hit* hits, std::size_t count, std::uint32_t first, const Filter& filter) const {
@@ -227,19 +213,19 @@ void Search::scan(Workspace& at, Query& query, const Filter& filter) const {
   for (std::size_t i = 0; i < query.chosen.size(); ++i) {
     // While a partition is scanned, the codes of a later one come into the cache, as many bytes as are read.
     const std::uint32_t later = query.chosen[std::min(i + partitions_ahead, query.chosen.size() - 1)].partition;
-    scan_partition(at, query, query.chosen[i], filter, later);
+    const Chosen& chosen = query.chosen[i];
+    scan_partition(at, query, chosen.partition, query.units(chosen.base), filter, later);
   }
   at.end(&Stages::scan);
 }
 
-// Scans a chosen partition; meanwhile the codes of a later one come into the cache.
-void Search::scan_partition(Workspace& at, Query& query, const Chosen& chosen, const Filter& filter,
-                            std::uint32_t later) const {
+// Scans a partition whose centroid gives `base`; meanwhile the codes of a later one come into the cache.
+void Search::scan_partition(Workspace& at, Query& query, std::uint32_t partition, std::int64_t base,
+                            const Filter& filter, std::uint32_t later) const {
   const Scan scan{view_.codes, query.tables.data(), view_.rows, view_.group_rows};
   const std::uint8_t *ahead = codes_of(later), *last = ahead + code_bytes(later) - 64;
-  const std::int64_t base = units(query, chosen.base);
-  std::size_t at_block = static_cast<std::size_t>(view_.first_blocks[chosen.partition]);
-  std::size_t left = static_cast<std::size_t>(view_.sizes[chosen.partition]);
+  std::size_t at_block = static_cast<std::size_t>(view_.first_blocks[partition]);
+  std::size_t left = static_cast<std::size_t>(view_.sizes[partition]);
   if (at.stages) at.stages->scanned += static_cast<double>(left);
   while (left) {
     // Without a threshold every point is a hit: the first points are few.

@@ -1,6 +1,7 @@
 // The search: from a query to the rescored answers. Holds pointers to arrays that Python owns.
 // search.cpp answers one query; batch.cpp answers many, so that the codes of a partition serve several at a time.
 #pragma once
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -73,6 +74,16 @@ struct Query {
   float word_unit = 0;                          // what 1 in `words` stands for
   float squared = 0, length = 0;                // |shifted|^2 and |shifted|
   double zero = 0, step = 1, inverse_step = 1;  // a candidate's integer score i stands for the score zero + i * step
+
+  static constexpr double furthest = 1 << 30;  // integer scores of centroids stay within this
+
+  // What a partition's centroid gives in such integers, relative to that of the first partition chosen.
+  std::int64_t units(float base) const {
+    const double difference = static_cast<double>(base) - static_cast<double>(chosen[0].base);
+    const double exact = difference * inverse_step;
+    const double within = exact > -furthest ? std::min(exact, furthest) : -furthest;  // also what is not a number
+    return static_cast<std::int64_t>(within + furthest + 0.5) - static_cast<std::int64_t>(furthest);
+  }
 };
 
 // Where the scores of the last candidates of recent queries lay: the scan of the next starts with a threshold just
@@ -104,9 +115,10 @@ class Floor {
   std::size_t partitions_ = 0, candidates_ = 0;
 };
 
-// A partition that a query of a batch has chosen.
+// A partition that a query of a batch has chosen, and what its centroid gives (Query::units).
 struct Pair {
-  std::uint32_t partition, query, number;  // `number`: its place in the query's choice
+  std::uint32_t partition, query;
+  std::int32_t base;
 };
 
 // The working memory of one thread, kept for the next search.
@@ -169,21 +181,21 @@ class Search {
   void make_tables(Workspace& at, Query& query, std::size_t candidates, const Floor* floor) const;
   double level(const Query& query) const;
   void learn_floor(Floor& floor, const Query& query, std::size_t candidates) const;
-  std::int64_t units(const Query& query, float base) const;
   std::size_t code_bytes(std::uint32_t partition) const;
   const std::uint8_t* codes_of(std::uint32_t partition) const;
   std::size_t sift(Hit* hits, std::size_t count, std::uint32_t first, const Filter& filter) const;
   void take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, std::uint32_t first,
                  const Filter& filter) const;
   void scan(Workspace& at, Query& query, const Filter& filter) const;
-  void scan_partition(Workspace& at, Query& query, const Chosen& chosen, const Filter& filter,
+  void scan_partition(Workspace& at, Query& query, std::uint32_t partition, std::int64_t base, const Filter& filter,
                       std::uint32_t later) const;
   std::size_t route_and_scan(Workspace& at, const float* queries, std::size_t count, const Wish& wish,
                              std::int64_t* ids, float* scores) const;
   std::size_t scan_chunk(Workspace& at, const float* queries, const std::uint32_t* turns, std::size_t count,
                          const Wish& wish, std::int64_t* ids, float* scores) const;
-  void scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter,
-                     std::uint32_t later) const;
+  void scan_pairs(Workspace& at, const Filter& filter) const;
+  void scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter) const;
+  void bring_query(const Query& query) const;
   void finish(Query& query) const;
   void score_rows(Query& query, const std::uint32_t* rows, std::size_t count, float* scores) const;
   std::size_t score_estimates(Query& query, std::size_t count) const;
