@@ -21,6 +21,10 @@ std::size_t routed(const Wish& wish) {
   return std::max<std::size_t>((1 << 19) / wish.partitions, together(wish.candidates));
 }
 
+// Whether queries that are taken together share most of their partitions. Where they do not, it costs more to go back
+// and forth between their candidates than unpacking codes once for four of them saves.
+bool worth_grouping(std::size_t partitions, std::size_t all) { return 25 * partitions > all; }
+
 }  // namespace
 
 std::size_t Search::many(const float* queries, std::size_t count, const Wish& asked, std::int64_t* ids, float* scores) {
@@ -32,9 +36,10 @@ std::size_t Search::many(const float* queries, std::size_t count, const Wish& as
   wish.partitions = std::min(std::max<std::size_t>(wish.partitions, 1), view_.routes.p);
   Floor& floor = at.floor_for(wish);
   floor.suit(wish.partitions, wish.candidates);
-  // The first few queries go alone, and teach where scores end.
+  // The first few queries go alone, and teach where scores end; all do where little would be shared.
+  const bool alone = count < 32 || !worth_grouping(wish.partitions, view_.routes.p);
   std::size_t done = 0, least = wish.k;
-  for (; done < count && (count < 32 || !floor.known()); ++done)
+  for (; done < count && (alone || !floor.known()); ++done)
     least = std::min(least, search(queries + done * view_.d, at, wish, ids + done * wish.k, scores + done * wish.k));
   for (const std::size_t step = routed(wish); done < count; done += step)
     least = std::min(least, route_and_scan(at, queries + done * view_.d, std::min(step, count - done), wish,

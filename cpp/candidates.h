@@ -17,7 +17,7 @@ class Candidates {
  public:
   static constexpr std::int64_t bias = std::int64_t{1} << 31;     // added to scores to store them unsigned
   static constexpr std::int64_t none = -(std::int64_t{1} << 40);  // no floor
-  static constexpr std::int64_t buckets = 1536;  // enough that few pass a threshold that is rounded down
+  static constexpr std::int64_t buckets = 512;  // enough that few pass a threshold that is rounded down
 
   static std::int64_t integer_score(std::uint64_t key) { return static_cast<std::int64_t>(key >> 32) - bias; }
 

@@ -205,6 +205,7 @@ std::size_t Search::sift(Hit* hits, std::size_t count, std::uint32_t first, cons
 
 void Search::take_hits(Query& query, Hit* hits, std::size_t count, std::int64_t base, std::uint32_t first,
                        const Filter& filter) const {
+  if (!count) return;
   if (filter) count = sift(hits, count, first, filter);
   query.candidates.add(hits, count, base, first);
 }
