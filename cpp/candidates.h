@@ -49,10 +49,12 @@ class Candidates {
     std::uint64_t* keys = keys_.data() + size_;
     size_ += count;
     above_ += count;
+    const std::uint32_t start = static_cast<std::uint32_t>(base + bias);
+    const std::int32_t offset = static_cast<std::int32_t>(base - origin_), last = static_cast<std::int32_t>(counts_.size()) - 1;
+    std::uint32_t* counts = counts_.data();
     for (std::size_t i = 0; i < count; ++i) {
-      const std::int64_t score = base + hits[i].sum;
-      keys[i] = key_of(static_cast<std::uint32_t>(score + bias), first + hits[i].place);
-      ++counts_[bucket_of(score)];
+      keys[i] = key_of(start + hits[i].sum, first + hits[i].place);
+      ++counts[std::clamp<std::int32_t>((offset + hits[i].sum) >> shift_, 0, last)];
     }
     while (above_ - counts_[lowest_] >= keep_) above_ -= counts_[lowest_++];
     if (lowest_) threshold_ = std::max(floor_, origin_ + (static_cast<std::int64_t>(lowest_) << shift_));
