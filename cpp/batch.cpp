@@ -1,10 +1,10 @@
-// Many queries at a time. Each query chooses its partitions; queries that begin with neighbouring partitions are taken
-// together, and the codes of each partition serve all the queries that chose it, four at a time. Candidates are the
-// best by integer score and slot, whatever the order of the scan, so results equal those of single queries.
+// Many queries at a time: one by one where they share little, else together. Each query chooses its partitions; queries
+// that begin with neighbouring partitions are taken together, and the codes of each partition serve all the queries
+// that chose it, four at a time. Candidates are the best by integer score and slot, whatever the order of the scan, so
+// results equal those of single queries.
 #include <algorithm>
 #include <numeric>
 
-#include "prefetch.h"
 #include "search.h"
 
 namespace aniso {
@@ -21,8 +21,9 @@ std::size_t routed(const Wish& wish) {
   return std::max<std::size_t>((1 << 19) / wish.partitions, together(wish.candidates));
 }
 
-// Whether queries that are taken together share most of their partitions. Where they do not, it costs more to go back
-// and forth between their candidates than unpacking codes once for four of them saves.
+// Whether queries look at more than one partition in 25. Where they do not, they share so few that it costs more to go
+// back and forth between their candidates than it saves to unpack codes once for four of them
+// (docs/decisions/0012-batches-one-by-one.md).
 bool worth_grouping(std::size_t partitions, std::size_t all) { return 25 * partitions > all; }
 
 }  // namespace
@@ -113,35 +114,26 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
   return least;
 }
 
-// What a scan reads and writes of a query.
-void Search::bring_query(const Query& query) const {
-  prefetch_bytes(query.tables.data(), query.tables.size());
-  __builtin_prefetch(&query.candidates);
-}
-
-// Scans at.pairs, partition by partition, each for four queries at a time; meanwhile the codes of a later partition and
-// the next queries come into the cache.
+// Scans at.pairs, partition by partition, each for four queries at a time; meanwhile the codes of a later partition
+// come into the cache.
 void Search::scan_pairs(Workspace& at, const Filter& filter) const {
   const std::vector<Pair>& pairs = at.pairs;
   const std::size_t total = pairs.size();
   const auto end_of = [&](std::size_t place) { return at.starts[pairs[place].partition + 1]; };
+  if (total) bring_codes(pairs[0].partition);
+  if (total && end_of(0) < total) bring_codes(pairs[end_of(0)].partition);
   for (std::size_t first = 0; first < total;) {
     const std::size_t end = end_of(first), next = end < total ? end_of(end) : total;
-    if (next < total) prefetch_bytes(codes_of(pairs[next].partition), code_bytes(pairs[next].partition));
-    while (first < end) {
-      const std::size_t count = std::min<std::size_t>(4, end - first);
-      for (std::size_t i = first + count; i < std::min(first + count + 4, total); ++i)
-        bring_query(at.queries[pairs[i].query]);
-      scan_together(at, pairs.data() + first, count, filter);
-      first += count;
-    }
+    if (next < total) bring_codes(pairs[next].partition);
+    for (; first < end; first += 4) scan_together(at, &pairs[first], std::min<std::size_t>(4, end - first), filter);
+    first = end;
   }
 }
 
 // One partition for up to four queries.
 void Search::scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter) const {
   if (count < 3) {
-    for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t i = 0; i < count; ++i)  // what comes later is on its way already: name what is there
       scan_partition(at, at.queries[pairs[i].query], pairs[i].partition, pairs[i].base, filter, pairs[i].partition);
     return;
   }

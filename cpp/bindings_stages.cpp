@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <memory>
 #include <vector>
 
 #include "arrays.h"
@@ -124,10 +124,9 @@ void sort_keys(Array<const std::uint64_t, 1> keys, Array<std::uint64_t, 1> out, 
 }
 
 // Slots and sums, in the order of slots.
-void write_hits(std::vector<Hit>& hits, std::size_t count, std::size_t first_block, std::uint32_t* out) {
-  const auto end = hits.begin() + static_cast<std::ptrdiff_t>(count);
-  std::sort(hits.begin(), end, [](const Hit& a, const Hit& b) { return a.place < b.place; });
-  for (auto hit = hits.begin(); hit != end; ++hit) {
+void write_hits(Hit* hits, std::size_t count, std::size_t first_block, std::uint32_t* out) {
+  std::sort(hits, hits + count, [](const Hit& a, const Hit& b) { return a.place < b.place; });
+  for (const Hit* hit = hits; hit != hits + count; ++hit) {
     *out++ = static_cast<std::uint32_t>(32 * first_block + hit->place);
     *out++ = hit->sum;
   }
@@ -143,10 +142,10 @@ std::size_t scan(Array<const std::uint8_t, 3> codes, Array<const std::uint8_t, 2
   need(first_block <= codes.shape(0) && points <= 32 * (codes.shape(0) - first_block), "points run past the blocks");
   need(points <= Hit::most, "points: at most 65536 in one scan");
   need(hits.shape(0) >= points && hits.shape(1) == 2, "hits: (points, 2)");
-  std::vector<Hit> found(points + Hit::beyond);
+  const auto found = std::make_unique_for_overwrite<Hit[]>(points + Hit::beyond);
   const std::size_t count = kernels_named(isa).scan({codes.data(), tables.data(), rows, group / 2}, first_block, points,
-                                                    least, found.data(), codes.data(), codes.data());
-  write_hits(found, count, first_block, hits.data());
+                                                    least, found.get(), codes.data(), codes.data());
+  write_hits(found.get(), count, first_block, hits.data());
   return count;
 }
 
@@ -161,29 +160,29 @@ nb::tuple scan_four(Array<const std::uint8_t, 3> codes, Array<const std::uint8_t
   need(least.shape(0) == 4, "least: (4)");
   need(points <= Hit::most, "points: at most 65536 in one scan");
   need(hits.shape(0) == 4 && hits.shape(1) >= points && hits.shape(2) == 2, "hits: (4, points, 2)");
-  std::vector<Hit> found[4];
+  std::unique_ptr<Hit[]> found[4];
   std::size_t counts[4];
   ScanFour four{codes.data(), {}, rows, group / 2, {}, {}, {}};
   for (std::size_t i = 0; i < 4; ++i) {
     four.tables[i] = tables.data() + i * 32 * rows;
     four.least[i] = least.data()[i];
-    found[i].resize(points + Hit::beyond);
-    four.hits[i] = found[i].data();
+    found[i] = std::make_unique_for_overwrite<Hit[]>(points + Hit::beyond);
+    four.hits[i] = found[i].get();
     four.counts[i] = counts + i;
   }
   kernels_named(isa).scan_four(four, first_block, points);
-  for (std::size_t i = 0; i < 4; ++i) write_hits(found[i], counts[i], first_block, hits.data() + i * hits.shape(1) * 2);
+  for (std::size_t i = 0; i < 4; ++i)
+    write_hits(found[i].get(), counts[i], first_block, hits.data() + i * hits.shape(1) * 2);
   return nb::make_tuple(counts[0], counts[1], counts[2], counts[3]);
 }
 
-void score_rows(Array<const float, 1> query, nb::object points, bool distance, Array<float, 1> out,
-                const std::string& isa) {
+void score_rows(Array<const float, 1> query, nb::object points, Array<const std::uint32_t, 1> numbers, bool distance,
+                Array<float, 1> out, const std::string& isa) {
   const Kernels& kernels = kernels_named(isa);
   auto array = nb::cast<nb::ndarray<nb::ro, nb::ndim<2>, nb::c_contig, nb::device::cpu>>(points);
-  const std::size_t n = array.shape(0), d = array.shape(1);
-  need(query.shape(0) == d && out.shape(0) == n, "query: (d), out: (n)");
-  std::vector<std::uint32_t> numbers(n);
-  std::iota(numbers.begin(), numbers.end(), 0u);
+  const std::size_t n = numbers.shape(0), d = array.shape(1);
+  need(query.shape(0) == d && out.shape(0) == n, "query: (d), numbers and out: (rows)");
+  for (std::size_t i = 0; i < n; ++i) need(numbers.data()[i] < array.shape(0), "numbers: those of points");
   const Rows rows{array.data(), d * array.itemsize(), d, numbers.data()};
   const float* q = query.data();
   if (array.dtype() == nb::dtype<float>()) {
@@ -234,9 +233,10 @@ void bind_stages(nb::module_& module) {
   module.def("scan_four", &scan_four, "codes"_a.noconvert(), "tables"_a.noconvert(), "group"_a, "first_block"_a,
              "points"_a, "least"_a.noconvert(), "hits"_a.noconvert(), nb::kw_only(), "isa"_a = "",
              "The same for four queries at once; returns how many hits each has.");
-  module.def("score_rows", &score_rows, "query"_a.noconvert(), "points"_a.noconvert(), "distance"_a,
-             "out"_a.noconvert(), nb::kw_only(), "isa"_a = "",
-             "Inner products or squared distances of a query and rows, as rescoring computes them.");
+  module.def(
+      "score_rows", &score_rows, "query"_a.noconvert(), "points"_a.noconvert(), "numbers"_a.noconvert(), "distance"_a,
+      "out"_a.noconvert(), nb::kw_only(), "isa"_a = "",
+      "Inner products or squared distances of a query and the points of these numbers, as rescoring computes them.");
 }
 
 }  // namespace aniso

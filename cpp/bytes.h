@@ -35,7 +35,7 @@ inline Bytes load_blocks(const std::uint8_t* from, std::size_t) {
 template <class Bytes>
 inline Bytes load_table(const std::uint8_t* table) {
 #if defined(ANISO_NARROW)
-  // Its newer encoding, which the compiler takes for some registers, takes up a unit that looks up.
+  // By name: the newer encoding, which the compiler may take, occupies a unit that looks up (decision 11).
   __m256i v;
   asm("vbroadcasti128 %1, %0" : "=x"(v) : "m"(*reinterpret_cast<const __m128i_u*>(table)));
   return reinterpret_cast<U8>(v);
@@ -131,42 +131,33 @@ struct Sums {
 
   void settle() { even -= odd << 8; }
 
+#if !defined(__AVX512VBMI__)
   // Bit i is set where the sum of point i is at least `least`.
   std::uint64_t at_least(std::uint16_t least) const {
-#if defined(__AVX512VBMI__)
-    if constexpr (sizeof(Bytes) == 64) {
-      const __m512i limit = _mm512_set1_epi16(static_cast<short>(least));
-      const std::uint64_t e = _mm512_cmpge_epu16_mask(reinterpret_cast<__m512i>(even), limit);
-      const std::uint64_t o = _mm512_cmpge_epu16_mask(reinterpret_cast<__m512i>(odd), limit);
-      if (__builtin_expect(!(e | o), 1)) return 0;
-      return _pdep_u64(e, 0x5555555555555555) | _pdep_u64(o, 0xaaaaaaaaaaaaaaaa);
-    } else
-#endif
-    {
 #if defined(__AVX2__)
-      const __m256i limit = _mm256_set1_epi16(static_cast<short>(least));
-      const __m256i e = reinterpret_cast<__m256i>(even), o = reinterpret_cast<__m256i>(odd);
-      const __m256i e_mask = _mm256_cmpeq_epi16(_mm256_max_epu16(e, limit), e);
-      const __m256i o_mask = _mm256_cmpeq_epi16(_mm256_max_epu16(o, limit), o);
-      const __m256i mask = _mm256_blendv_epi8(e_mask, o_mask, _mm256_set1_epi16(static_cast<short>(0xff00)));
-      return static_cast<std::uint32_t>(_mm256_movemask_epi8(mask));
+    const __m256i limit = _mm256_set1_epi16(static_cast<short>(least));
+    const __m256i e = reinterpret_cast<__m256i>(even), o = reinterpret_cast<__m256i>(odd);
+    const __m256i e_mask = _mm256_cmpeq_epi16(_mm256_max_epu16(e, limit), e);
+    const __m256i o_mask = _mm256_cmpeq_epi16(_mm256_max_epu16(o, limit), o);
+    const __m256i mask = _mm256_blendv_epi8(e_mask, o_mask, _mm256_set1_epi16(static_cast<short>(0xff00)));
+    return static_cast<std::uint32_t>(_mm256_movemask_epi8(mask));
 #else
-      std::uint16_t e[half], o[half];
-      store(e, o);
-      std::uint64_t mask = 0;
-      for (std::size_t i = 0; i < half; ++i) {
-        mask |= static_cast<std::uint64_t>(e[i] >= least) << (2 * i);
-        mask |= static_cast<std::uint64_t>(o[i] >= least) << (2 * i + 1);
-      }
-      return mask;
-#endif
+    std::uint16_t e[half], o[half];
+    store(e, o);
+    std::uint64_t mask = 0;
+    for (std::size_t i = 0; i < half; ++i) {
+      mask |= static_cast<std::uint64_t>(e[i] >= least) << (2 * i);
+      mask |= static_cast<std::uint64_t>(o[i] >= least) << (2 * i + 1);
     }
+    return mask;
+#endif
   }
 
   void store(std::uint16_t* to_even, std::uint16_t* to_odd) const {
     __builtin_memcpy(to_even, &even, sizeof even);
     __builtin_memcpy(to_odd, &odd, sizeof odd);
   }
+#endif
 };
 
 }  // namespace

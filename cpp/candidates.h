@@ -16,6 +16,7 @@ namespace aniso {
 class Candidates {
  public:
   static constexpr std::int64_t bias = std::int64_t{1} << 31;     // added to scores to store them unsigned
+  static constexpr double reach = 1 << 30;                        // the largest size of a base
   static constexpr std::int64_t none = -(std::int64_t{1} << 40);  // no floor
   static constexpr std::int64_t buckets = 512;  // enough that few pass a threshold that is rounded down
 
@@ -49,12 +50,14 @@ class Candidates {
     std::uint64_t* keys = keys_.data() + size_;
     size_ += count;
     above_ += count;
-    const std::uint32_t start = static_cast<std::uint32_t>(base + bias);
-    const std::int32_t offset = static_cast<std::int32_t>(base - origin_), last = static_cast<std::int32_t>(counts_.size()) - 1;
+    // With a base within `reach` all of this fits 32 bits.
+    const std::uint32_t lowest = static_cast<std::uint32_t>(base + bias);
+    const std::int32_t from_origin = static_cast<std::int32_t>(base - origin_);
+    const std::int32_t last = static_cast<std::int32_t>(counts_.size()) - 1;
     std::uint32_t* counts = counts_.data();
     for (std::size_t i = 0; i < count; ++i) {
-      keys[i] = key_of(start + hits[i].sum, first + hits[i].place);
-      ++counts[std::clamp<std::int32_t>((offset + hits[i].sum) >> shift_, 0, last)];
+      keys[i] = key_of(lowest + hits[i].sum, first + hits[i].place);
+      ++counts[std::clamp((from_origin + hits[i].sum) >> shift_, 0, last)];
     }
     while (above_ - counts_[lowest_] >= keep_) above_ -= counts_[lowest_++];
     if (lowest_) threshold_ = std::max(floor_, origin_ + (static_cast<std::int64_t>(lowest_) << shift_));

@@ -39,7 +39,7 @@ bool halves_are_faster() {
   unsigned version = 0, others[3];
   if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &version, &others[0], &others[1], &others[2])) return false;
   const unsigned family = (version >> 8 & 15) + (version >> 20 & 255);
-  return family == 0x19;
+  return family == 0x19;  // also that of Zen 3, which has no AVX-512
 }
 #endif
 

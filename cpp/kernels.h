@@ -145,7 +145,7 @@ struct ScanFour {
   std::size_t* counts[4];  // out: how many hits
 };
 
-// Rows of d numbers, picked by their own numbers: row i begins numbers[i] * stride bytes after the first of all.
+// Rows of d values, picked by their numbers: row i begins numbers[i] * stride bytes after the first of all.
 struct Rows {
   const void* first;
   std::size_t stride, d;

@@ -8,12 +8,12 @@
 namespace aniso::ANISO_ISA {
 namespace {
 
-constexpr std::size_t together = 4;  // rows
+constexpr std::size_t at_once = 4;  // rows
 
 // The rows from place `first` on; where fewer are left, the last stands in for the missing.
 template <class Value>
 inline void pick_rows(const Rows& r, std::size_t first, std::size_t count, const Value** rows) {
-  for (std::size_t c = 0; c < together; ++c) {
+  for (std::size_t c = 0; c < at_once; ++c) {
     const std::size_t place = first + c < count ? first + c : count - 1;
     rows[c] = reinterpret_cast<const Value*>(static_cast<const char*>(r.first) + r.numbers[place] * r.stride);
   }
@@ -64,8 +64,8 @@ inline V term(V row, V query) {
 // The sum of the lanes of each register, in pairs.
 inline void add_lanes(const F32* sums, float* out) {
 #if defined(__AVX2__)
-  __m256 eight[together];
-  for (std::size_t c = 0; c < together; ++c)
+  __m256 eight[at_once];
+  for (std::size_t c = 0; c < at_once; ++c)
 #if defined(__AVX512F__)
     eight[c] = _mm512_castps512_ps256(reinterpret_cast<__m512>(sums[c])) +
                _mm512_extractf32x8_ps(reinterpret_cast<__m512>(sums[c]), 1);
@@ -75,7 +75,7 @@ inline void add_lanes(const F32* sums, float* out) {
   const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(eight[0], eight[1]), _mm256_hadd_ps(eight[2], eight[3]));
   _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
 #else
-  for (std::size_t c = 0; c < together; ++c) out[c] = total(sums[c]);
+  for (std::size_t c = 0; c < at_once; ++c) out[c] = total(sums[c]);
 #endif
 }
 
@@ -83,29 +83,29 @@ template <bool Distance, class Value>
 inline void reduce_rows(const Rows& r, const float* query, std::size_t count, float* out) {
   const std::size_t d = r.d;
   const I32 fresh = lane_numbers() >= static_cast<std::int32_t>(d < lanes ? 0 : lanes - d % lanes);
-  for (std::size_t i = 0; i < count; i += together) {
-    const Value* rows[together];
+  for (std::size_t i = 0; i < count; i += at_once) {
+    const Value* rows[at_once];
     pick_rows(r, i, count, rows);
-    F32 sums[together] = {};
+    F32 sums[at_once] = {};
     std::size_t j = 0;
     for (; j + lanes <= d; j += lanes) {
       const F32 q = load(query + j);
 #pragma GCC unroll 4
-      for (std::size_t c = 0; c < together; ++c) sums[c] += term<Distance>(load_wide(rows[c] + j), q);
+      for (std::size_t c = 0; c < at_once; ++c) sums[c] += term<Distance>(load_wide(rows[c] + j), q);
     }
-    float scores[together], rest[together] = {};
+    float scores[at_once], rest[at_once] = {};
     if (j < d && d >= lanes) {  // the last lanes, without those that were there already
       const F32 q = load(query + d - lanes);
-      for (std::size_t c = 0; c < together; ++c) {
+      for (std::size_t c = 0; c < at_once; ++c) {
         const F32 last = term<Distance>(load_wide(rows[c] + d - lanes), q);
         sums[c] += reinterpret_cast<F32>(reinterpret_cast<I32>(last) & fresh);
       }
     } else {
       for (; j < d; ++j)
-        for (std::size_t c = 0; c < together; ++c) rest[c] += term<Distance>(widen(rows[c][j]), query[j]);
+        for (std::size_t c = 0; c < at_once; ++c) rest[c] += term<Distance>(widen(rows[c][j]), query[j]);
     }
     add_lanes(sums, scores);
-    for (std::size_t c = 0; c < together && i + c < count; ++c) out[i + c] = scores[c] + rest[c];
+    for (std::size_t c = 0; c < at_once && i + c < count; ++c) out[i + c] = scores[c] + rest[c];
   }
 }
 
@@ -151,18 +151,18 @@ void dot_rows_i8(const Rows& r, const std::int16_t* query, std::size_t count, st
   std::int16_t last[step];  // words of the query, without those that were there already
   for (std::size_t j = 0; d >= step && j < step; ++j) last[j] = j + d % step < step ? 0 : query[d - step + j];
 #endif
-  for (std::size_t i = 0; i < count; i += together) {
-    const std::int8_t* rows[together];
+  for (std::size_t i = 0; i < count; i += at_once) {
+    const std::int8_t* rows[at_once];
     pick_rows(r, i, count, rows);
-    std::int32_t scores[together] = {};
+    std::int32_t scores[at_once] = {};
     std::size_t j = 0;
 #if defined(__AVX2__)
-    Products sums[together] = {};
+    Products sums[at_once] = {};
     for (; j + step <= d; j += step)
 #pragma GCC unroll 4
-      for (std::size_t c = 0; c < together; ++c) sums[c] = add_products(sums[c], rows[c] + j, query + j);
+      for (std::size_t c = 0; c < at_once; ++c) sums[c] = add_products(sums[c], rows[c] + j, query + j);
     if (j < d && d >= step) {
-      for (std::size_t c = 0; c < together; ++c) sums[c] = add_products(sums[c], rows[c] + d - step, last);
+      for (std::size_t c = 0; c < at_once; ++c) sums[c] = add_products(sums[c], rows[c] + d - step, last);
       j = d;
     }
     const __m256i two = _mm256_hadd_epi32(eight_of(sums[0]), eight_of(sums[1]));
@@ -171,8 +171,8 @@ void dot_rows_i8(const Rows& r, const std::int16_t* query, std::size_t count, st
     _mm_storeu_si128(reinterpret_cast<__m128i*>(scores), four);
 #endif
     for (; j < d; ++j)
-      for (std::size_t c = 0; c < together; ++c) scores[c] += static_cast<std::int32_t>(rows[c][j]) * query[j];
-    for (std::size_t c = 0; c < together && i + c < count; ++c) out[i + c] = scores[c];
+      for (std::size_t c = 0; c < at_once; ++c) scores[c] += static_cast<std::int32_t>(rows[c][j]) * query[j];
+    for (std::size_t c = 0; c < at_once && i + c < count; ++c) out[i + c] = scores[c];
   }
 }
 

@@ -161,11 +161,9 @@ std::size_t scan(const Scan& s, std::size_t first_block, std::size_t points, std
   Passage at{s.codes + first_block * s.rows * block, 0, points, ahead};
   std::size_t count = 0;
   while (at.points) {
-    // Evenly, as a single one leaves registers idle.
+    // A rest is divided evenly, as a single one leaves registers idle.
     const std::size_t left = (at.points + sizeof(Wide) - 1) / sizeof(Wide);
-    const std::size_t wanted = left < registers || left >= 2 * registers ? left
-                               : left > registers                        ? (left + 1) / 2
-                                                                         : registers;
+    const std::size_t wanted = left > registers && left < 2 * registers ? (left + 1) / 2 : left;
     count += scan_some<registers>(wanted, s, at, limit, hits + count, last);
   }
   return count;

@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t early = 128;            // points scanned before the threshold is first looked at
 constexpr std::size_t partitions_ahead = 4;   // how far ahead of the scan codes are brought into the cache
 constexpr std::size_t rows_together = 16;     // rows scored together with all queries of a few
-constexpr std::size_t one_call = 64;          // candidates scored by one call of a kernel
-constexpr std::size_t bytes_ahead = 1 << 17;  // of rows that come into the L2 cache meanwhile
+constexpr std::size_t one_call = 64;          // most rows scored by one call of a kernel
+constexpr std::size_t bytes_ahead = 1 << 17;  // of rows on their way into the L2 cache
 constexpr float tiny = 1e-30f;                // a squared norm from which on its parts are exact enough
 
 // Of the sizes of finite numbers, which compare as the whole numbers that their bits are: many at a time.
@@ -136,10 +136,10 @@ const std::uint8_t* Search::codes_of(std::uint32_t partition) const {
   return view_.codes + static_cast<std::size_t>(view_.first_blocks[partition]) * view_.rows * block;
 }
 
+void Search::bring_codes(std::uint32_t partition) const { prefetch_bytes(codes_of(partition), code_bytes(partition)); }
+
 void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, const Floor* floor) const {
   float offset, step;
-  for (std::size_t i = 0; i < std::min(partitions_ahead, query.chosen.size()); ++i)
-    prefetch_bytes(codes_of(query.chosen[i].partition), code_bytes(query.chosen[i].partition));
   kernels_.make_tables(view_.tables, query.shifted.data(), at.table_floats.data(), query.tables.data(), &offset, &step);
   // Candidate scores are integers in units of the tables' step, relative to the centroid of the first partition.
   const std::size_t groups = (view_.rows + view_.group_rows - 1) / view_.group_rows;
@@ -150,7 +150,8 @@ void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, co
   if (floor && floor->known() && !query.chosen.empty()) {
     const double score = level(query) + static_cast<double>(floor->guess() * query.length);
     const double units = (score - query.zero) * query.inverse_step;
-    if (std::isfinite(units)) least = static_cast<std::int64_t>(std::clamp(units, -Query::furthest, Query::furthest));
+    if (std::isfinite(units))
+      least = static_cast<std::int64_t>(std::clamp(units, -Candidates::reach, Candidates::reach));
   }
   query.candidates.start(candidates, static_cast<std::int64_t>(255 * groups), least);
   at.end(&Stages::tables);
@@ -242,13 +243,13 @@ void Search::scan_partition(Workspace& at, Query& query, std::uint32_t partition
   }
 }
 
-// Rows of points scored; what is stored decides how.
-void Search::score_rows(Query& query, const std::uint32_t* rows, std::size_t count, float* scores) const {
+// Up to `one_call` rows of points scored; what is stored decides how.
+void Search::score_rows(const Query& query, const std::uint32_t* rows, std::size_t count, float* scores) const {
   const std::size_t d = view_.d;
   const Rows picked{view_.points, view_.row_bytes, d, rows};
   const float* whole = query.whole.data();
   switch (view_.rescore) {
-    case Rescore::none: break;
+    case Rescore::none: return;
     case Rescore::float32:
       (view_.l2 ? kernels_.distance_rows_f32 : kernels_.dot_rows_f32)(picked, whole, count, scores);
       break;
@@ -256,13 +257,13 @@ void Search::score_rows(Query& query, const std::uint32_t* rows, std::size_t cou
       (view_.l2 ? kernels_.distance_rows_f16 : kernels_.dot_rows_f16)(picked, whole, count, scores);
       break;
     case Rescore::int8: {
-      if (query.dots.size() < count) query.dots.resize(count);
-      kernels_.dot_rows_i8(picked, query.words.data(), count, query.dots.data());
+      std::int32_t dots[one_call];
+      kernels_.dot_rows_i8(picked, query.words.data(), count, dots);
       const char* end = static_cast<const char*>(view_.points) + (d + 3) / 4 * 4;
       for (std::size_t i = 0; i < count; ++i) {
         float scale, bias;
         std::memcpy(&scale, end + rows[i] * view_.row_bytes, sizeof scale);
-        scores[i] = static_cast<float>(query.dots[i]) * query.word_unit * scale;
+        scores[i] = static_cast<float>(dots[i]) * query.word_unit * scale;
         if (!view_.l2) continue;
         std::memcpy(&bias, end + rows[i] * view_.row_bytes + sizeof scale, sizeof bias);
         scores[i] = 2 * (scores[i] + bias) - query.squared;
@@ -297,27 +298,29 @@ std::size_t Search::score_estimates(Query& query, std::size_t count) const {
 
 // Gives the keys of candidates the scores of their rows, and the rows.
 void Search::score_candidates(Query& query, std::size_t count) const {
-  const std::size_t bytes = view_.row_bytes, ahead = std::max(bytes_ahead / std::max<std::size_t>(bytes, 1), one_call);
+  const std::size_t bytes = view_.row_bytes;
+  // Of long rows fewer are scored by a call, so that later ones can be on their way.
+  const std::size_t step = std::clamp<std::size_t>(bytes_ahead / bytes / 8 * 4, 4, one_call);
+  const std::size_t ahead = std::max(bytes_ahead / bytes, 2 * step);
   const char* points = static_cast<const char*>(view_.points);
   const std::uint32_t* rows = query.rows.data();
+  std::uint64_t* keys = query.candidates.keys();
+  float scores[one_call];
   std::size_t brought = 0;
-  for (std::size_t first = 0; first < count; first += one_call) {
+  for (std::size_t first = 0; first < count; first += step) {
     for (const std::size_t stop = std::min(count, first + ahead); brought < stop; ++brought)
       prefetch_bytes(points + rows[brought] * bytes, bytes);
-    score_rows(query, rows + first, std::min(one_call, count - first), query.scores.data() + first);
+    const std::size_t here = std::min(step, count - first);
+    score_rows(query, rows + first, here, scores);
+    for (std::size_t i = 0; i < here; ++i) keys[first + i] = key_of(sortable(scores[i]), rows[first + i]);
   }
-  std::uint64_t* keys = query.candidates.keys();
-  for (std::size_t i = 0; i < count; ++i) keys[i] = key_of(sortable(query.scores[i]), rows[i]);
 }
 
 // Scores the candidates that `finish` has left.
 std::size_t Search::rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const {
   std::uint64_t* keys = query.candidates.keys();
   std::size_t found = query.candidates.size();
-  if (query.rows.size() < found) {
-    query.rows.resize(found);
-    query.scores.resize(found);
-  }
+  if (query.rows.size() < found) query.rows.resize(found);
   for (std::size_t i = 0; i < found; ++i)
     query.rows[i] = static_cast<std::uint32_t>(view_.slot_rows[number_of(keys[i])]);
   if (view_.rescore == Rescore::none)
@@ -354,6 +357,8 @@ std::size_t Search::search(const float* from, Workspace& at, Wish wish, std::int
   const std::size_t asked = wish.candidates;
   for (bool guessing = true;; guessing = false) {
     choose_partitions(at, query, wish.partitions);
+    for (std::size_t i = 0; i < std::min(partitions_ahead, query.chosen.size()); ++i)
+      bring_codes(query.chosen[i].partition);
     make_tables(at, query, wish.candidates, guessing ? &floor : nullptr);
     scan(at, query, wish.filter);
     if (!query.candidates.low_enough()) continue;

@@ -69,20 +69,17 @@ struct Query {
   Candidates candidates;
   std::vector<std::uint64_t> ordered;           // the best of them
   std::vector<std::uint32_t> rows;              // of the candidates
-  std::vector<float> scores;                    // of these rows
-  std::vector<std::int32_t> dots;               // of rows of int8
   float word_unit = 0;                          // what 1 in `words` stands for
   float squared = 0, length = 0;                // |shifted|^2 and |shifted|
   double zero = 0, step = 1, inverse_step = 1;  // a candidate's integer score i stands for the score zero + i * step
-
-  static constexpr double furthest = 1 << 30;  // integer scores of centroids stay within this
 
   // What a partition's centroid gives in such integers, relative to that of the first partition chosen.
   std::int64_t units(float base) const {
     const double difference = static_cast<double>(base) - static_cast<double>(chosen[0].base);
     const double exact = difference * inverse_step;
-    const double within = exact > -furthest ? std::min(exact, furthest) : -furthest;  // also what is not a number
-    return static_cast<std::int64_t>(within + furthest + 0.5) - static_cast<std::int64_t>(furthest);
+    constexpr double reach = Candidates::reach;
+    const double within = exact > -reach ? std::min(exact, reach) : -reach;  // also what is not a number
+    return static_cast<std::int64_t>(within + reach + 0.5) - static_cast<std::int64_t>(reach);
   }
 };
 
@@ -195,9 +192,9 @@ class Search {
                          const Wish& wish, std::int64_t* ids, float* scores) const;
   void scan_pairs(Workspace& at, const Filter& filter) const;
   void scan_together(Workspace& at, const Pair* pairs, std::size_t count, const Filter& filter) const;
-  void bring_query(const Query& query) const;
+  void bring_codes(std::uint32_t partition) const;
   void finish(Query& query) const;
-  void score_rows(Query& query, const std::uint32_t* rows, std::size_t count, float* scores) const;
+  void score_rows(const Query& query, const std::uint32_t* rows, std::size_t count, float* scores) const;
   std::size_t score_estimates(Query& query, std::size_t count) const;
   void score_candidates(Query& query, std::size_t count) const;
   std::size_t rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const;

@@ -148,29 +148,43 @@ def test_sort_keys(isa: str, count: int, most: int, seed: int) -> None:
     assert_array_equal(out[out > 0], np.unique(keys)[::-1])
 
 
-@given(n=st.integers(1, 5), d=st.integers(1, 140), distance=st.booleans(), half=st.booleans(), seed=SEEDS)
-def test_score_float_rows(isa: str, n: int, d: int, distance: bool, half: bool, seed: int) -> None:
+@given(
+    n=st.integers(1, 9),
+    rows=st.integers(0, 9),
+    d=st.integers(1, 140),
+    distance=st.booleans(),
+    half=st.booleans(),
+    seed=SEEDS,
+)
+def test_score_float_rows(isa: str, n: int, rows: int, d: int, distance: bool, half: bool, seed: int) -> None:
+    """Rows in any order and repeated; what a row gets does not depend on the rows beside it."""
     rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, n, rows, np.uint32)
     points = rng.normal(size=(n, d)).astype(np.float16 if half else np.float32)
     points[0, 0] = 6e-8 if half else 1e-30  # a subnormal float16
     query = rng.normal(size=d).astype(np.float32)
-    out = np.empty(n, np.float32)
-    _core.score_rows(query, points.view(np.uint16) if half else points, distance, out, isa=isa)
-    wide, q = points.astype(np.float64), query.astype(np.float64)
+    out, alone = np.empty(rows, np.float32), np.empty(rows, np.float32)
+    stored = points.view(np.uint16) if half else points
+    _core.score_rows(query, stored, numbers, distance, out, isa=isa)
+    for i in range(rows):
+        _core.score_rows(query, stored, numbers[i : i + 1], distance, alone[i : i + 1], isa=isa)
+    assert_array_equal(out, alone)
+    wide, q = points[numbers].astype(np.float64), query.astype(np.float64)
     expected = ((wide - q) ** 2).sum(axis=1) if distance else wide @ q
     # d roundings of float32, relative to the sum of the terms' sizes.
     scale = ((wide - q) ** 2).sum(axis=1) if distance else np.abs(wide) @ np.abs(q)
     assert np.all(np.abs(out - expected) <= 1e-7 * (d + 2) * scale + 1e-30)
 
 
-@given(n=st.integers(1, 5), d=st.integers(1, 300), seed=SEEDS)
-def test_score_int8_rows(isa: str, n: int, d: int, seed: int) -> None:
+@given(n=st.integers(1, 9), rows=st.integers(0, 9), d=st.integers(1, 300), seed=SEEDS)
+def test_score_int8_rows(isa: str, n: int, rows: int, d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, n, rows, np.uint32)
     points = rng.integers(-127, 128, (n, d)).astype(np.int8)
     query = rng.integers(-100, 101, d).astype(np.float32)
-    out = np.empty(n, np.float32)
-    _core.score_rows(query, points, False, out, isa=isa)
-    assert_array_equal(out, points.astype(np.int64) @ query.astype(np.int64))
+    out = np.empty(rows, np.float32)
+    _core.score_rows(query, points, numbers, False, out, isa=isa)
+    assert_array_equal(out, points[numbers].astype(np.int64) @ query.astype(np.int64))
 
 
 @given(n=st.integers(1, 60), d=st.integers(1, 40), columns=st.integers(1, 40), seed=SEEDS)
@@ -286,6 +300,13 @@ GOOD_CALLS: dict[str, dict[str, Any]] = {
         "least": np.zeros(4, np.uint32),
         "hits": np.zeros((4, 64, 2), np.uint32),
     },
+    "score_rows": {
+        "query": np.zeros(3, np.float32),
+        "points": np.zeros((2, 3), np.int8),
+        "numbers": np.array([1, 0, 1], np.uint32),
+        "distance": False,
+        "out": np.zeros(3, np.float32),
+    },
     "score_centroids": {
         "query": np.full(8, 64, np.uint8),
         "centroids": np.zeros((3, 2, 8, 4), np.int8),
@@ -333,6 +354,16 @@ GOOD_CALLS: dict[str, dict[str, Any]] = {
         ("scan_four", {"hits": np.zeros((3, 64, 2), np.uint32)}),
         ("scan_four", {"hits": np.zeros((4, 63, 2), np.uint32)}),
         ("scan_four", {"hits": np.zeros((4, 64, 1), np.uint32)}),
+        ("score_rows", {"numbers": np.array([0, 1, 2], np.uint32)}),
+        ("score_rows", {"numbers": np.array([0, 1, 2**32 - 1], np.uint32)}),
+        ("score_rows", {"numbers": np.array([0, 1, 1], np.int64)}),
+        ("score_rows", {"numbers": np.array([0, 1], np.uint32)}),
+        ("score_rows", {"points": np.zeros((0, 3), np.int8)}),
+        ("score_rows", {"points": np.zeros((2, 3), np.float64)}),
+        ("score_rows", {"query": np.zeros(4, np.float32)}),
+        ("score_rows", {"out": np.zeros(2, np.float32)}),
+        ("score_rows", {"out": np.zeros(4, np.float32)}),
+        ("score_rows", {"distance": True}),
         ("score_centroids", {"list": np.array([3, 0], np.uint32)}),
         ("score_centroids", {"list": np.array([0, 2**32 - 1], np.uint32)}),
         ("score_centroids", {"list": np.array([0, 1], np.int64)}),

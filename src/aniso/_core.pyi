@@ -197,12 +197,13 @@ def scan_four(
 def score_rows(
     query: NDArray[np.float32],  # (d,)
     points: object,  # (n, d) float32, uint16 (the bits of float16) or int8
+    numbers: NDArray[np.uint32],  # (rows,) below n
     distance: bool,
-    out: NDArray[np.float32],  # (n,) out
+    out: NDArray[np.float32],  # (rows,) out
     *,
     isa: str = "",
 ) -> None:
-    """Inner products or squared distances of a query and rows, as rescoring computes them."""
+    """Inner products or squared distances of a query and the points of these numbers, as rescoring computes them."""
 
 def multiply(
     x: NDArray[np.float32],  # (n, d)

@@ -37,12 +37,13 @@ class Aniso(Library):
     def builds(cls, n: int, d: int, metric: str) -> list[Settings]:
         # Neighbours that lie close need no fine codes: fewer bytes to scan, more candidates to rescore.
         coarse: list[tuple[Settings, list[int]]] = [
-            ({"rescore": "float16", "spill": 1, "subspaces": d // 3}, [2800]),
-            ({"rescore": "int8", "spill": 1, "subspaces": d // 4}, [2800]),
+            ({"rescore": "float16", "spill": 1, "subspaces": 2 * d // 7}, [2100]),
+            ({"rescore": "float16", "spill": 1, "subspaces": d // 3}, [2100, 2800]),
+            ({"rescore": "int8", "spill": 1, "subspaces": d // 4}, [2100]),
         ]
         kinds: list[tuple[Settings, list[int]]] = [
-            ({"rescore": "float16", "spill": 1}, [4000] if metric == "l2" else [4000, 2800]),
             *(coarse if metric == "l2" else []),
+            ({"rescore": "float16", "spill": 1}, [4000] if metric == "l2" else [4000, 2800]),
             ({"rescore": "float16", "spill": 1}, [6000]),
             ({"rescore": "int8", "spill": 1}, [4000]),
             ({"rescore": "float32", "spill": 1}, [4000]),
@@ -52,7 +53,7 @@ class Aniso(Library):
 
     @classmethod
     def series(cls, settings: Settings, n: int) -> Iterator[Series]:
-        for candidates in (30, 45, 60, 80, 110, 160, 220, 300):
+        for candidates in (30, 45, 60, 80, 110, 160, 220, 300, 500, 850):
             counts = rising(4, settings["partitions"], 1.3)
             yield [{"partitions": count, "candidates": candidates} for count in counts]
 
