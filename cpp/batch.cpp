@@ -28,6 +28,13 @@ bool worth_grouping(std::size_t partitions, std::size_t all) { return 25 * parti
 
 }  // namespace
 
+std::size_t Search::share(std::size_t count, std::size_t partitions, std::size_t threads) const {
+  // Queries that go together are few parts, as more of them share more; others small ones, so that threads end
+  // together.
+  if (worth_grouping(partitions, view_.routes.p)) return std::clamp<std::size_t>(count / threads / 2 + 1, 16, 8192);
+  return std::clamp<std::size_t>(count / threads / 8 + 1, 16, 256);
+}
+
 std::size_t Search::many(const float* queries, std::size_t count, const Wish& asked, std::int64_t* ids, float* scores) {
   std::unique_ptr<Workspace> workspace = borrow();
   Workspace& at = *workspace;

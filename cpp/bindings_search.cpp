@@ -262,7 +262,7 @@ class Searcher {
     if (q == 1 || workers == 1)
       work(0, q, nullptr);
     else
-      spread(q, std::clamp<std::size_t>(q / workers / 2 + 1, 16, 8192), workers, 0, work);
+      spread(q, search_->share(q, partitions, workers), workers, 0, work);
     need(complete, too_few);
   }
 

@@ -155,6 +155,9 @@ class Search {
   // Adds to `stages` where it is not null.
   std::size_t one(const float* query, const Wish& wish, std::int64_t* ids, float* scores, Stages* stages = nullptr);
 
+  // How many queries a thread takes at a time of a batch that several threads share.
+  std::size_t share(std::size_t count, std::size_t partitions, std::size_t threads) const;
+
   // The same for many queries; ids and scores are (count, k). Results do not depend on how queries are batched. Returns
   // the least number of points that a query found.
   std::size_t many(const float* queries, std::size_t count, const Wish& wish, std::int64_t* ids, float* scores);
