@@ -18,21 +18,29 @@ class Candidates {
   static constexpr std::int64_t bias = std::int64_t{1} << 31;     // added to scores to store them unsigned
   static constexpr double reach = 1 << 30;                        // the largest size of a base
   static constexpr std::int64_t none = -(std::int64_t{1} << 40);  // no floor
-  static constexpr std::int64_t buckets = 512;  // enough that few pass a threshold that is rounded down
+  // Buckets: enough that few pass a threshold that is rounded down. Above a floor lie few scores, and a small histogram
+  // stays in the cache where many queries take turns.
+  static constexpr std::int64_t buckets = 512, buckets_above_floor = 64;
+
+  // A score below which nothing is even looked at, and how far above it scores are told apart. Whoever guesses one has
+  // to ask in the end whether it was `low_enough`.
+  struct Bottom {
+    std::int64_t floor = none, reach = 0;
+  };
 
   static std::int64_t integer_score(std::uint64_t key) { return static_cast<std::int64_t>(key >> 32) - bias; }
 
-  // Keeps the best `keep`; scores around 0 to `spread` are told apart best. Scores below `floor` are not even looked
-  // at: whoever guesses a floor has to ask in the end whether it was `low_enough`.
-  void start(std::size_t keep, std::int64_t spread, std::int64_t floor) {
+  // Keeps the best `keep`; without a floor, scores around 0 to `spread` are told apart best.
+  void start(std::size_t keep, std::int64_t spread, const Bottom& bottom) {
+    const bool bounded = bottom.floor != none;
+    const std::int64_t span = bounded ? std::min(2 * spread, bottom.reach) : 2 * spread;
     keep_ = keep;
     shift_ = 0;
-    while ((2 * spread >> shift_) > buckets) ++shift_;
-    origin_ = -spread / 2;
-    floor_ = threshold_ = floor;
-    counts_.assign(static_cast<std::size_t>(2 * spread >> shift_) + 1, 0);
-    lowest_ = floor == none ? 0 : bucket_of(floor);
-    above_ = size_ = 0;
+    while ((span >> shift_) > (bounded ? buckets_above_floor : buckets)) ++shift_;
+    origin_ = bounded ? bottom.floor : -spread / 2;
+    floor_ = threshold_ = bottom.floor;
+    counts_.assign(static_cast<std::size_t>(span >> shift_) + 1, 0);
+    lowest_ = above_ = size_ = 0;
   }
 
   // No score below this can be among the best.
@@ -50,7 +58,7 @@ class Candidates {
     std::uint64_t* keys = keys_.data() + size_;
     size_ += count;
     above_ += count;
-    // With a base within `reach` all of this fits 32 bits.
+    // With a base within `reach` and an origin within half of it, all of this fits 32 bits.
     const std::uint32_t lowest = static_cast<std::uint32_t>(base + bias);
     const std::int32_t from_origin = static_cast<std::int32_t>(base - origin_);
     const std::int32_t last = static_cast<std::int32_t>(counts_.size()) - 1;
@@ -59,8 +67,8 @@ class Candidates {
       keys[i] = key_of(lowest + hits[i].sum, first + hits[i].place);
       ++counts[std::clamp((from_origin + hits[i].sum) >> shift_, 0, last)];
     }
-    while (above_ - counts_[lowest_] >= keep_) above_ -= counts_[lowest_++];
-    if (lowest_) threshold_ = std::max(floor_, origin_ + (static_cast<std::int64_t>(lowest_) << shift_));
+    raise_threshold();
+    while (lowest_ + 1 == counts_.size() && shift_ <= 28) widen();
   }
 
   // Leaves the best `keep` keys, in no order. Tells `expect` the numbers of all that may be left, before they are
@@ -85,9 +93,22 @@ class Candidates {
   std::size_t size() const { return size_; }
 
  private:
-  std::size_t bucket_of(std::int64_t score) const {
+  void raise_threshold() {
+    while (above_ - counts_[lowest_] >= keep_) above_ -= counts_[lowest_++];
+    if (lowest_) threshold_ = std::max(threshold_, origin_ + (static_cast<std::int64_t>(lowest_) << shift_));
+  }
+
+  // The threshold got to the last bucket, which holds all that is higher: buckets become four times as wide.
+  void widen() {
+    shift_ += 2;
+    std::fill(counts_.begin(), counts_.end(), 0);
     const std::int64_t last = static_cast<std::int64_t>(counts_.size()) - 1;
-    return static_cast<std::size_t>(std::clamp<std::int64_t>((score - origin_) >> shift_, 0, last));
+    for (std::size_t i = 0; i < size_; ++i)
+      ++counts_[static_cast<std::size_t>(
+          std::clamp<std::int64_t>((integer_score(keys_[i]) - origin_) >> shift_, 0, last))];
+    lowest_ = 0;
+    above_ = size_;
+    raise_threshold();
   }
 
   std::size_t keep_ = 0;

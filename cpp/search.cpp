@@ -146,14 +146,18 @@ void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, co
   query.zero = (query.chosen.empty() ? 0.0 : static_cast<double>(query.chosen[0].base)) + static_cast<double>(offset);
   query.step = step;
   query.inverse_step = 1.0 / query.step;
-  std::int64_t least = Candidates::none;
+  Candidates::Bottom bottom;
   if (floor && floor->known() && !query.chosen.empty()) {
     const double score = level(query) + static_cast<double>(floor->guess() * query.length);
     const double units = (score - query.zero) * query.inverse_step;
-    if (std::isfinite(units))
-      least = static_cast<std::int64_t>(std::clamp(units, -Candidates::reach, Candidates::reach));
+    const double margin = static_cast<double>(floor->margin() * query.length) * query.inverse_step;
+    if (std::isfinite(units) && std::isfinite(margin)) {
+      constexpr double most = Candidates::reach / 2;
+      bottom.floor = static_cast<std::int64_t>(std::clamp(units, -most, most));
+      bottom.reach = static_cast<std::int64_t>(std::clamp(2 * margin, 1.0, most));
+    }
   }
-  query.candidates.start(candidates, static_cast<std::int64_t>(255 * groups), least);
+  query.candidates.start(candidates, static_cast<std::int64_t>(255 * groups), bottom);
   at.end(&Stages::tables);
 }
 

@@ -89,7 +89,8 @@ class Floor {
  public:
   // For a query of length 1, relative to what the centroids of its nearest partitions give.
   bool known() const { return seen_ >= 16; }
-  float guess() const { return mean_ - 3 * spread_; }
+  float guess() const { return mean_ - margin(); }
+  float margin() const { return 3 * spread_; }  // that it lies below their mean
   void learn(float value) {
     const float share = seen_ < 64 ? 1 / static_cast<float>(++seen_) : 1.0f / 64;
     const float off = value > mean_ ? value - mean_ : mean_ - value;

@@ -224,6 +224,20 @@ def test_what_came_before_does_not_matter(metric: str, order: str) -> None:
         assert_same(search(searcher, queries[::-1].copy(), *asked), (expected[0][::-1], expected[1][::-1]))
 
 
+def test_a_floor_far_too_low_lets_few_points_pass() -> None:
+    """Queries that see next to no differences within a partition teach a floor that tells the others nothing."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(20_000, D)).astype(np.float32)
+    points[:, 0] = 100 + 0.001 * rng.normal(size=len(points))
+    made = arrays_of(build(points, metric="dot", partitions=40, rounds=1, rescore="float16"))
+    flat, steep = np.zeros((2, 64, D), np.float32)
+    flat[:, 0], steep[:, 1:] = 1, rng.normal(size=(64, D - 1))
+    unknowing, taught = _core.Searcher(**made), _core.Searcher(**made)
+    taught.profile(flat, 10, 20, 40)
+    hits = [searcher.profile(steep[:16], 10, 20, 40)["hits"] for searcher in (unknowing, taught)]
+    assert hits[1] < 3 * hits[0]  # and not most of the points that are scanned
+
+
 @pytest.mark.parametrize("order", ["plain", "large, then small", "far outliers"])
 @pytest.mark.parametrize("rescore", ["none", "int8"])
 def test_searches_for_other_things_in_between(rescore: str, order: str) -> None:

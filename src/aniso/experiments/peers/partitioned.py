@@ -39,7 +39,7 @@ class Aniso(Library):
         coarse: list[tuple[Settings, list[int]]] = [
             ({"rescore": "float16", "spill": 1, "subspaces": 2 * d // 7}, [2100]),
             ({"rescore": "float16", "spill": 1, "subspaces": d // 3}, [2100, 2800]),
-            ({"rescore": "int8", "spill": 1, "subspaces": d // 4}, [2100]),
+            ({"rescore": "int8", "spill": 1, "subspaces": d // 3}, [1500, 2100]),
         ]
         kinds: list[tuple[Settings, list[int]]] = [
             *(coarse if metric == "l2" else []),
