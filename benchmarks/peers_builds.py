@@ -130,21 +130,35 @@ def ensure_built(data: Data, name: str, settings: Settings, limit: float, retry:
     if failure.exists() and not retry:
         return folder, json.loads(failure.read_text())
     shutil.rmtree(folder, ignore_errors=True)
-    threads = os.cpu_count() or 1
-    request = {
+    request = request_of(data, name, settings, folder)
+    if reason := build_apart(request, limit):
+        shutil.rmtree(folder, ignore_errors=True)
+        row: Row = {"failed": reason}
+        failure.write_text(json.dumps(row))
+        return folder, row
+    return folder, json.loads(note.read_text())
+
+
+def request_of(data: Data, name: str, settings: Settings, folder: Path) -> Row:
+    """What a process that builds is asked for."""
+    return {
         "library": name,
         "settings": settings,
         "metric": data.metric,
-        "points": str(data.folder / f"{data.inputs(kind)}.npy"),
+        "points": str(data.folder / f"{data.inputs(LIBRARIES[name])}.npy"),
         "folder": str(folder),
-        "threads": threads,
+        "threads": os.cpu_count() or 1,
     }
+
+
+def build_apart(request: Row, limit: float) -> str:
+    """Has a process of its own build what is asked for, with all cores; why it could not, or nothing."""
+    threads = request["threads"]
     environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads)), "PEERS_THREADS": str(threads)}
     command = [sys.executable, str(HERE / "peers.py"), "--build", json.dumps(request)]
-    cores = range(threads)
 
     def all_cores() -> None:
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, range(threads))
 
     with tempfile.TemporaryFile("w+") as log:
         try:
@@ -154,11 +168,8 @@ def ensure_built(data: Data, name: str, settings: Settings, limit: float, retry:
             reason = "" if done.returncode == 0 else f"ended with code {done.returncode}"
         except subprocess.TimeoutExpired:
             reason = f"took longer than {limit:.0f} s"
-        if reason:
-            log.seek(0)
-            lines = [line for line in log.read().splitlines() if line.strip()]
-            shutil.rmtree(folder, ignore_errors=True)
-            row: Row = {"failed": f"{reason}: {' | '.join(lines[-2:])[-400:]}"}
-            failure.write_text(json.dumps(row))
-            return folder, row
-    return folder, json.loads(note.read_text())
+        if not reason:
+            return ""
+        log.seek(0)
+        lines = [line for line in log.read().splitlines() if line.strip()]
+    return f"{reason}: {' | '.join(lines[-2:])[-400:]}"

@@ -120,7 +120,7 @@ class Scann(Library):
         builder = builder.set_n_training_threads(threads).tree(
             num_leaves=settings["leaves"],
             num_leaves_to_search=max(1, settings["leaves"] // 20),
-            training_sample_size=min(len(points), 250_000),
+            training_sample_size=min(len(points), settings.get("sample", 250_000)),
             spherical=metric == "cosine",
             quantize_centroids=True,
             **soar,
