@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -91,8 +90,9 @@ class Config:
 
     def complete(self, n: int, d: int, available: int) -> Config:
         """The same with every None replaced by what suits n points of d dimensions, with so many to train on."""
-        # Many small partitions, but with spill some 5 blocks of 32 points each, or blocks are mostly empty.
-        wanted = self.partitions or (1 if n <= SMALL else round(min(7 * math.sqrt(n), n / 64)))
+        # Small partitions, the more so where memory decides (docs/decisions/0013-how-many-partitions.md), but with spill
+        # some 3 blocks of 32 points each, or blocks are mostly empty.
+        wanted = self.partitions or (1 if n <= SMALL else round(min(0.355 * n**0.7, n / 64)))
         sample = min(self.sample or max(100_000, 160 * wanted), available)
         partitions = min(wanted, sample)
         return replace(

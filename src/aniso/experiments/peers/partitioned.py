@@ -41,13 +41,14 @@ class Aniso(Library):
             ({"rescore": "float16", "spill": 1, "subspaces": d // 3}, [2100, 2800]),
             ({"rescore": "int8", "spill": 1, "subspaces": d // 3}, [1500, 2100]),
         ]
+        # Inner products whose norms vary want more partitions, neighbours that lie close fewer.
+        fine = {"cosine": [4000, 2800, 2000], "dot": [4000, 2800, 6000], "l2": [2800]}[metric]
         kinds: list[tuple[Settings, list[int]]] = [
             *(coarse if metric == "l2" else []),
-            ({"rescore": "float16", "spill": 1}, [4000] if metric == "l2" else [4000, 2800]),
-            ({"rescore": "float16", "spill": 1}, [6000]),
-            ({"rescore": "int8", "spill": 1}, [4000]),
-            ({"rescore": "float32", "spill": 1}, [4000]),
-            ({"rescore": "float16", "spill": 0}, [4000]),
+            ({"rescore": "float16", "spill": 1}, fine),
+            ({"rescore": "int8", "spill": 1}, [2800]),
+            ({"rescore": "float32", "spill": 1}, [2800]),
+            ({"rescore": "float16", "spill": 0}, [2800]),
         ]
         return [{"partitions": partitions, **kind} for kind, counts in kinds for partitions in scaled(counts, n)]
 
