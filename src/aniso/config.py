@@ -90,7 +90,7 @@ class Config:
 
     def complete(self, n: int, d: int, available: int) -> Config:
         """The same with every None replaced by what suits n points of d dimensions, with so many to train on."""
-        # Small partitions, the more so where memory decides (docs/decisions/0013-how-many-partitions.md), but with spill
+        # Small partitions, smaller where memory decides (docs/decisions/0013-how-many-partitions.md), but with spill
         # some 3 blocks of 32 points each, or blocks are mostly empty.
         wanted = self.partitions or (1 if n <= SMALL else round(min(0.355 * n**0.7, n / 64)))
         sample = min(self.sample or max(100_000, 160 * wanted), available)
