@@ -61,7 +61,7 @@ def scan(clock: float, limit: float) -> Iterator[str]:
     rng = np.random.default_rng(0)
     tables = rng.integers(0, 25, (4, SUBSPACES, 16), dtype=np.uint8)
     least = np.full(4, NEVER, np.uint32)
-    yield "| codes | queries at a time | ns per point and query | lookups per cycle | of the limit |"
+    yield f"| codes | queries at a time | ns per point and query | lookups per cycle | of {limit:.0f} |"
     yield "|---|---|---|---|---|"
     for kilobytes in (200, 8_000, 64_000):
         blocks = kilobytes * 1000 // (SUBSPACES // 2 * BLOCK)
@@ -78,7 +78,7 @@ def scan(clock: float, limit: float) -> Iterator[str]:
 
 def centroids(clock: float, limit: float) -> Iterator[str]:
     rng = np.random.default_rng(0)
-    yield "| centroids x dimensions | us | multiply-adds per cycle | of the limit |"
+    yield f"| centroids x dimensions | us | multiply-adds per cycle | of {limit:.0f} |"
     yield "|---|---|---|---|"
     for p in (500, 2000, 4000):
         packed = pack_centroids(rng.integers(-63, 64, (p, 100)).astype(np.int8))

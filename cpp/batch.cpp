@@ -115,7 +115,7 @@ std::size_t Search::scan_chunk(Workspace& at, const float* queries, const std::u
     const bool enough = query.candidates.low_enough();
     if (enough) finish(query);
     if (!enough || rescore(query, wish.k, own_ids, own_scores) < wish.k)
-      least = std::min(least, search(queries + turns[i] * view_.d, at, wish, own_ids, own_scores));
+      least = std::min(least, search(queries + turns[i] * view_.d, at, wish, own_ids, own_scores, enough));
     query.chosen.swap(at.routes[turns[i]]);
   }
   return least;

@@ -33,7 +33,7 @@ class Candidates {
   // Keeps the best `keep`; without a floor, scores around 0 to `spread` are told apart best.
   void start(std::size_t keep, std::int64_t spread, const Bottom& bottom) {
     const bool bounded = bottom.floor != none;
-    const std::int64_t span = bounded ? std::min(2 * spread, bottom.reach) : 2 * spread;
+    const std::int64_t span = bounded ? std::clamp(bottom.reach, buckets_above_floor, 2 * spread) : 2 * spread;
     keep_ = keep;
     shift_ = 0;
     while ((span >> shift_) > (bounded ? buckets_above_floor : buckets)) ++shift_;

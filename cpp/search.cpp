@@ -138,11 +138,11 @@ const std::uint8_t* Search::codes_of(std::uint32_t partition) const {
 
 void Search::bring_codes(std::uint32_t partition) const { prefetch_bytes(codes_of(partition), code_bytes(partition)); }
 
-void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, const Floor* floor) const {
+void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, Floor* floor) const {
   float offset, step;
   kernels_.make_tables(view_.tables, query.shifted.data(), at.table_floats.data(), query.tables.data(), &offset, &step);
   // Candidate scores are integers in units of the tables' step, relative to the centroid of the first partition.
-  const std::size_t groups = (view_.rows + view_.group_rows - 1) / view_.group_rows;
+  const std::int64_t span = 255 * static_cast<std::int64_t>((view_.rows + view_.group_rows - 1) / view_.group_rows);
   query.zero = (query.chosen.empty() ? 0.0 : static_cast<double>(query.chosen[0].base)) + static_cast<double>(offset);
   query.step = step;
   query.inverse_step = 1.0 / query.step;
@@ -151,13 +151,15 @@ void Search::make_tables(Workspace& at, Query& query, std::size_t candidates, co
     const double score = level(query) + static_cast<double>(floor->guess() * query.length);
     const double units = (score - query.zero) * query.inverse_step;
     const double margin = static_cast<double>(floor->margin() * query.length) * query.inverse_step;
-    if (std::isfinite(units) && std::isfinite(margin)) {
+    if (2 * margin <= static_cast<double>(span) && std::isfinite(units)) {
       constexpr double most = Candidates::reach / 2;
       bottom.floor = static_cast<std::int64_t>(std::clamp(units, -most, most));
-      bottom.reach = static_cast<std::int64_t>(std::clamp(2 * margin, 1.0, most));
+      bottom.reach = static_cast<std::int64_t>(2 * margin);
+    } else {  // it tells nothing, as after a query unlike all others: others teach it anew
+      floor->forget();
     }
   }
-  query.candidates.start(candidates, static_cast<std::int64_t>(255 * groups), bottom);
+  query.candidates.start(candidates, span, bottom);
   at.end(&Stages::tables);
 }
 
@@ -350,7 +352,8 @@ std::size_t Search::rescore(Query& query, std::size_t k, std::int64_t* ids, floa
   return count;
 }
 
-std::size_t Search::search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores) const {
+std::size_t Search::search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores,
+                           bool guessing) const {
   const std::size_t all = view_.routes.p;
   Query& query = at.query;
   prepare(from, at, query);
@@ -359,7 +362,7 @@ std::size_t Search::search(const float* from, Workspace& at, Wish wish, std::int
   Floor& floor = at.floor_for(wish);
   floor.suit(wish.partitions, wish.candidates);
   const std::size_t asked = wish.candidates;
-  for (bool guessing = true;; guessing = false) {
+  for (;; guessing = false) {
     choose_partitions(at, query, wish.partitions);
     for (std::size_t i = 0; i < std::min(partitions_ahead, query.chosen.size()); ++i)
       bring_codes(query.chosen[i].partition);

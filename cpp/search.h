@@ -179,7 +179,7 @@ class Search {
   void fit(Query& query) const;
   void prepare(const float* from, Workspace& at, Query& query) const;
   void choose_partitions(Workspace& at, Query& query, std::size_t count) const;
-  void make_tables(Workspace& at, Query& query, std::size_t candidates, const Floor* floor) const;
+  void make_tables(Workspace& at, Query& query, std::size_t candidates, Floor* floor) const;
   double level(const Query& query) const;
   void learn_floor(Floor& floor, const Query& query, std::size_t candidates) const;
   std::size_t code_bytes(std::uint32_t partition) const;
@@ -202,7 +202,8 @@ class Search {
   std::size_t score_estimates(Query& query, std::size_t count) const;
   void score_candidates(Query& query, std::size_t count) const;
   std::size_t rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const;
-  std::size_t search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores) const;
+  std::size_t search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores,
+                     bool guessing = true) const;
 
   View view_;
   const Kernels& kernels_;

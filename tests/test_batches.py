@@ -238,6 +238,20 @@ def test_a_floor_far_too_low_lets_few_points_pass() -> None:
     assert hits[1] < 3 * hits[0]  # and not most of the points that are scanned
 
 
+def test_a_query_unlike_all_others_slows_few_that_follow() -> None:
+    """By the mean of all points, scores over the length of the query have no bounds; that must not be remembered."""
+    rng = np.random.default_rng(0)
+    points = rng.normal(size=(20_000, D)).astype(np.float32)
+    made = arrays_of(build(points, metric="l2", partitions=40, rounds=1, rescore="float16"))
+    queries = rng.normal(size=(64, D)).astype(np.float32)
+    odd = points.mean(axis=0, dtype=np.float64).astype(np.float32)[None] + np.float32(1e-5)
+    unknowing, taught = _core.Searcher(**made), _core.Searcher(**made)
+    taught.profile(queries, 10, 20, 40)
+    taught.profile(odd, 10, 20, 40)
+    hits = [searcher.profile(queries, 10, 20, 40)["hits"] for searcher in (unknowing, taught)]
+    assert hits[1] < 1.5 * hits[0]
+
+
 @pytest.mark.parametrize("order", ["plain", "large, then small", "far outliers"])
 @pytest.mark.parametrize("rescore", ["none", "int8"])
 def test_searches_for_other_things_in_between(rescore: str, order: str) -> None:
