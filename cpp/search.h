@@ -202,6 +202,7 @@ class Search {
   std::size_t score_estimates(Query& query, std::size_t count) const;
   void score_candidates(Query& query, std::size_t count) const;
   std::size_t rescore(Query& query, std::size_t k, std::int64_t* ids, float* scores) const;
+  // With `guessing`, the first scan starts at a guessed floor.
   std::size_t search(const float* from, Workspace& at, Wish wish, std::int64_t* ids, float* scores,
                      bool guessing = true) const;
 
