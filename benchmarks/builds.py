@@ -40,7 +40,7 @@ RESCORES = ("int8", "float32")
 def settings_of(name: str, partitions: int, spill: bool, sample: int) -> Settings:
     if name == "scann":
         return {"leaves": partitions, "soar": spill, "reorder": "float32", "sample": sample}
-    own: Settings = {"partitions": partitions, "sample": sample, "iterations": 12, "rescore": "float32"}
+    own: Settings = {"partitions": partitions, "sample": sample, "iterations": 12, "rescore": "float32", "recall": None}
     return {**own, "spill": 1.0, "spill_share": 1.0} if spill else {**own, "spill": 0.0}
 
 
